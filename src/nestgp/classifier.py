@@ -1,0 +1,243 @@
+"""The estimator: wiring only. Inference, hyperparameter search and prediction live in their own modules."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import Kernel
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nestgp import hyper, kernels, predict
+from nestgp.inference import Fit, NestedEP, Status
+from nestgp.linalg import FloatArray, IntArray
+from nestgp.posterior import ProcessPosterior
+
+INFERENCES = {"ep": NestedEP}
+#: Bytes of latent covariance work held at once during prediction.
+PREDICT_MEMORY = 64 << 20
+
+
+class GPClassifier(ClassifierMixin, BaseEstimator):
+    """Multiclass Gaussian process classifier with calibrated probabilities.
+
+    Parameters
+    ----------
+    kernel : scikit-learn kernel, list of one kernel per class, or None
+        None: ``ConstantKernel * RBF``, one lengthscale per column up to 30 columns, one in all above, started from the
+        spread of the data. A kernel given is used as it is, in the units of X.
+    inference : "ep", or an object such as ``NestedEP(damping=0.8)``
+    probabilities : "auto", "ep" or "exact"
+        How latents become class probabilities: inner EP, or the integral itself (slower; see :mod:`nestgp.predict`).
+    prior : "half-student-t", None, or an object like :class:`nestgp.hyper.HalfStudentT`
+        Prior of the hyperparameters; None is type-II maximum likelihood.
+    optimizer : "l-bfgs-b" or None
+        None keeps the kernel's hyperparameters as they are.
+    n_restarts : int
+        Further searches from random starting points; the best one is kept.
+    random_state : int, RandomState or None
+        Only the restarts are random.
+    n_jobs : int or None
+        Processes for the restarts.
+    verbose : int
+        1 shows the progress of the search on standard error.
+
+    Attributes
+    ----------
+    classes_ : (c,) labels; kernel_ : fitted kernel, or list of kernels.
+    log_marginal_likelihood_value_ : log evidence at ``kernel_``, without the prior.
+    status_ : :class:`nestgp.inference.Status`; n_iter_ : outer iterations of the final inference; history_ : one row each.
+    loo_log_proba_ : (n,) log p(y_i | the other rows), from the cavities.
+    search_ : :class:`nestgp.hyper.SearchResult`, or None if nothing was optimised.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from nestgp import GPClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = GPClassifier().fit(X[::2], y[::2])
+    >>> clf.status_.name
+    'CONVERGED'
+    >>> clf.predict_proba(X[1::2]).shape
+    (75, 3)
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | Sequence[Kernel] | None = None,
+        *,
+        inference: Any = "ep",
+        probabilities: str = "auto",
+        prior: Any = "half-student-t",
+        optimizer: str | None = "l-bfgs-b",
+        n_restarts: int = 0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.inference = inference
+        self.probabilities = probabilities
+        self.prior = prior
+        self.optimizer = optimizer
+        self.n_restarts = n_restarts
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> GPClassifier:
+        """Choose the hyperparameters and infer the latents; X (n, d), y (n,) labels of any kind, at least two classes."""
+        self._check_parameters()
+        codes = self._validate(X, y)
+        kernel, units = self._starting_kernel()
+        inference = self._inference()
+        self.search_ = None
+        init = None
+        if self.optimizer is not None and kernels.theta(kernel).size:
+            self.search_ = self._search(kernel, units, codes, inference)
+            kernel = kernels.with_theta(kernel, self.search_.theta)
+            init = self.search_.fit
+        K = kernels.gram(kernel, self.X_train_)
+        kernels.check_gram(K)
+        fit = inference.infer(K, codes, len(self.classes_), init=init)
+        self._refuse_or_warn(fit)
+        self.kernel_ = kernel
+        self.y_train_ = codes
+        self.posterior_ = ProcessPosterior(kernel, self.X_train_, fit.posterior)
+        self.log_marginal_likelihood_value_ = fit.log_evidence
+        self.status_, self.n_iter_, self.history_ = fit.status, fit.n_iter, fit.history
+        self.sites_ = fit.sites
+        self.loo_log_proba_ = self._leave_one_out(fit)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Most probable label of each row, (m,)."""
+        return self.classes_[self.predict_log_proba(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Class probabilities (m, c), columns in the order of ``classes_``, rows summing to one."""
+        p = np.exp(self.predict_log_proba(X))
+        return p / p.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Log class probabilities (m, c), accurate also where the probability itself underflows."""
+        X = self._validate_new(X)
+        out = np.empty((X.shape[0], len(self.classes_)))
+        for part in self._chunks(X.shape[0]):
+            out[part] = predict.class_probabilities(*self.posterior_.latent(X[part]), rule=self._rule())
+        return out
+
+    def predict_latent(self, X: Any) -> tuple[FloatArray, FloatArray]:
+        """Mean (m, c) and covariance (m, c, c) of the latent values of each row."""
+        X = self._validate_new(X)
+        c = len(self.classes_)
+        mean, cov = np.empty((X.shape[0], c)), np.empty((X.shape[0], c, c))
+        for part in self._chunks(X.shape[0]):
+            means, covs = self.posterior_.latent(X[part])
+            mean[part] = means.mean(axis=0)
+            spread = means - mean[part]
+            cov[part] = covs.mean(axis=0) + np.einsum("smk,sml->mkl", spread, spread) / len(means)
+        return mean, cov
+
+    def log_marginal_likelihood(
+        self, theta: Any = None, eval_gradient: bool = False
+    ) -> float | tuple[float, FloatArray]:
+        """Log evidence at ``theta`` (default: the fitted one), without the prior, and its gradient by θ if asked for.
+
+        θ are the natural logs of the free hyperparameters, as in scikit-learn; for a list of kernels, concatenated.
+        """
+        check_is_fitted(self)
+        if theta is None and not eval_gradient:
+            return self.log_marginal_likelihood_value_
+        kernel = self.kernel_ if theta is None else kernels.with_theta(self.kernel_, theta)
+        K = kernels.gram(kernel, self.X_train_)
+        fit = self._inference().infer(K, self.y_train_, len(self.classes_))
+        self._refuse_or_warn(fit)
+        if not eval_gradient:
+            return fit.log_evidence
+        return fit.log_evidence, kernels.contract(kernel, self.X_train_, fit.evidence_grad, K=K)
+
+    def _check_parameters(self) -> None:
+        if self.optimizer not in ("l-bfgs-b", None):
+            raise ValueError(f"optimizer={self.optimizer!r}: use 'l-bfgs-b', or None to keep the hyperparameters")
+        if not (isinstance(self.n_restarts, int | np.integer) and self.n_restarts >= 0):
+            raise ValueError(f"n_restarts={self.n_restarts!r}: use an integer >= 0")
+        hyper.make_prior(self.prior)
+        self._inference()
+        self._rule()
+
+    def _validate(self, X: Any, y: Any) -> IntArray:
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C")
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y holds one class only, {self.classes_[0]!r}: a classifier needs rows of at least two classes"
+            )
+        self.X_train_ = X
+        return codes.astype(np.int64)
+
+    def _validate_new(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, order="C", reset=False)
+
+    def _starting_kernel(self) -> tuple[Kernel | list[Kernel], FloatArray]:
+        if self.kernel is None:
+            return kernels.default_kernel(self.X_train_)
+        kernels.validate(self.kernel, len(self.classes_), self.X_train_.shape[1])
+        kernel = kernels.with_theta(self.kernel, kernels.theta(self.kernel))  # a copy: the parameter stays as it was
+        return kernel, np.ones(kernels.theta(kernel).size)
+
+    def _inference(self) -> Any:
+        if isinstance(self.inference, str):
+            if self.inference not in INFERENCES:
+                raise ValueError(f"inference={self.inference!r}: use one of {sorted(INFERENCES)}, or an object such as NestedEP()")
+            return INFERENCES[self.inference]()
+        if not callable(getattr(self.inference, "infer", None)):
+            raise TypeError(f"inference={self.inference!r} has no method infer: use one of {sorted(INFERENCES)} or NestedEP()")
+        return self.inference
+
+    def _rule(self) -> str:
+        rule = "ep" if self.probabilities == "auto" else self.probabilities
+        if rule not in predict.RULES:
+            raise ValueError(f"probabilities={self.probabilities!r}: use 'auto' or one of {sorted(predict.RULES)}")
+        return rule
+
+    def _search(self, kernel: Any, units: FloatArray, codes: IntArray, inference: Any) -> hyper.SearchResult:
+        def make_objective() -> hyper.Objective:
+            problem = (kernel, self.X_train_, codes, len(self.classes_))
+            progress = _print_progress if self.verbose else None
+            return hyper.Objective(*problem, inference, hyper.make_prior(self.prior), units, progress)
+
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        theta, bounds = kernels.theta(kernel), kernels.bounds(kernel)
+        start = np.clip(theta, bounds[:, 0], bounds[:, 1])
+        return hyper.search_with_restarts(make_objective, start, bounds, self.n_restarts, rng, self.n_jobs)
+
+    def _refuse_or_warn(self, fit: Fit) -> None:
+        if fit.status is Status.NOT_POSITIVE_DEFINITE or not np.isfinite(fit.log_evidence):
+            raise ValueError(f"inference ended as {fit.status.value}, no result can be given. {fit.status.advice}")
+        if not fit.converged:
+            message = f"inference ended as {fit.status.value} after {fit.n_iter} iterations, residual {fit.residual:.1e}. "
+            warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=3)
+
+    def _leave_one_out(self, fit: Fit) -> FloatArray:
+        mean, cov = fit.cavities()
+        log_p = predict.class_probabilities(mean[None], cov[None], rule=self._rule())
+        return np.take_along_axis(log_p, self.y_train_[:, None], axis=1)[:, 0]
+
+    def _chunks(self, rows: int) -> list[slice]:
+        size = max(16, PREDICT_MEMORY // (8 * len(self.classes_) * self.X_train_.shape[0]))
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def _print_progress(evaluation: int, value: float, fit: Fit) -> None:
+    line = f"\revaluation {evaluation:3d}  log posterior {value:12.4f}  {fit.n_iter:3d} iterations, {fit.status.value}"
+    print(line, end="", file=sys.stderr, flush=True)

@@ -1,0 +1,213 @@
+"""Type-II MAP: priors, the search over log hyperparameters, restarts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from joblib import Parallel, delayed
+from scipy.optimize import minimize
+from sklearn.gaussian_process.kernels import Kernel
+
+from nestgp import kernels
+from nestgp.inference.result import Fit, Inference, Status
+from nestgp.linalg import FloatArray, IntArray
+
+KernelOrList = Kernel | Sequence[Kernel]
+
+#: Loosest tolerance of an evaluation; it follows the gradient down to the inference's own.
+LOOSE_TOL = 1e-3
+#: Spread, in log units, of the random starts around the given one.
+RESTART_SPREAD = 1.5
+
+
+class Prior(Protocol):
+    """log p(θ) and its gradient by θ (natural logs of the free hyperparameters), without a Jacobian for the log."""
+
+    def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]: ...
+
+
+@dataclass(frozen=True)
+class HalfStudentT:
+    """Half Student-t prior of the paper's section 5.4 on magnitudes and lengthscales.
+
+    "Four degrees of freedom and a variance equal to one hundred", read literally: variance scale² at df = 4, so scale = 10.
+    It is on σ, the square root of a ``constant_value`` or ``noise_level``, and on every other hyperparameter itself, each
+    measured in its unit (the column's standard deviation for a default kernel's lengthscales, else 1). The mode is taken in
+    log θ without Jacobian.
+    """
+
+    df: float = 4.0
+    scale: float = 10.0
+
+    def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]:
+        """Normalised log density summed over the hyperparameters, and its gradient by θ."""
+        power = np.array([0.5 if name.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for name in names])
+        x2 = (np.exp(power * theta) / units / self.scale) ** 2 / self.df
+        constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
+        constant += math.log(2.0) - math.log(self.scale)
+        value = theta.size * constant - 0.5 * (self.df + 1) * np.log1p(x2).sum()
+        return float(value), -(self.df + 1) * power * x2 / (1.0 + x2)
+
+
+class FlatPrior:
+    """No prior: type-II maximum likelihood."""
+
+    def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]:
+        """Zero, and a zero gradient."""
+        return 0.0, np.zeros_like(theta)
+
+
+def make_prior(prior: Any) -> Prior:
+    """The prior that an estimator's ``prior`` argument names."""
+    if prior is None:
+        return FlatPrior()
+    if isinstance(prior, str):
+        if prior != "half-student-t":
+            raise ValueError(f"prior={prior!r}: use 'half-student-t', None, or an object with evaluate(names, theta, units)")
+        return HalfStudentT()
+    if not callable(getattr(prior, "evaluate", None)):
+        raise TypeError(f"prior={prior!r} has no method evaluate(names, theta, units): use nestgp.hyper.HalfStudentT or None")
+    return prior
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Where a hyperparameter search ended.
+
+    Attributes
+    ----------
+    theta : best point met; objective : log Z + log prior there; fit : the inference there, at the evaluation's tolerance.
+    success, message : how it ended, in the optimiser's words; n_evaluations, n_iterations : inferences made, and their
+    outer iterations in all; n_failures : evaluations that gave no usable value.
+    """
+
+    theta: FloatArray
+    objective: float
+    fit: Fit
+    success: bool
+    message: str
+    n_evaluations: int
+    n_iterations: int
+    n_failures: int
+
+
+class Objective:
+    """−(log Z + log prior) and its gradient as a function of θ, warm-started from one evaluation to the next."""
+
+    def __init__(
+        self,
+        kernel: KernelOrList,
+        X: FloatArray,
+        y: IntArray,
+        n_classes: int,
+        inference: Inference,
+        prior: Prior,
+        units: FloatArray,
+        progress: Callable[[int, float, Fit], None] | None = None,
+    ) -> None:
+        self.kernel, self.X, self.y, self.n_classes = kernel, X, y, n_classes
+        self.inference, self.prior, self.units, self.progress = inference, prior, units, progress
+        self.names = kernels.hyperparameter_names(kernel)
+        self.tol = max(LOOSE_TOL, getattr(inference, "tol", 0.0))
+        self.best: tuple[FloatArray, float, Fit] | None = None
+        self.n_evaluations = self.n_iterations = self.n_failures = 0
+        self._warm: Fit | None = None
+
+    def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """Objective to minimise and gradient; a failed evaluation gives a slope back to the best point."""
+        self.n_evaluations += 1
+        found = self._evaluate(theta)
+        if found is None:
+            self.n_failures += 1
+            return self._penalty(theta)
+        value, gradient, fit = found
+        if self.best is None or value > self.best[1]:
+            self.best = (theta.copy(), value, fit)
+        if self.progress is not None:
+            self.progress(self.n_evaluations, value, fit)
+        slope = float(np.abs(gradient).max(initial=0.0))
+        self.tol = float(np.clip(1e-2 * slope, getattr(self.inference, "tol", 0.0), self.tol))
+        return -value, -gradient
+
+    def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray, Fit] | None:
+        kernel = kernels.with_theta(self.kernel, theta)
+        with np.errstate(all="ignore"):
+            K = kernels.gram(kernel, self.X)
+        if not np.isfinite(K).all():
+            return None
+        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm)
+        self.n_iterations += fit.n_iter
+        if not np.isfinite(fit.log_evidence) or fit.status in (Status.DIVERGED, Status.NOT_POSITIVE_DEFINITE):
+            return None
+        gradient = kernels.contract(kernel, self.X, fit.evidence_grad, K=K)
+        log_prior, prior_gradient = self.prior.evaluate(self.names, theta, self.units)
+        slim = dataclasses.replace(fit, posterior=None, gradient=None, site_moments=None)  # sites only: the factor is (c+1) n²
+        self._warm = slim
+        return fit.log_evidence + log_prior, gradient + prior_gradient, slim
+
+    def _loosened(self) -> Inference:
+        if dataclasses.is_dataclass(self.inference) and hasattr(self.inference, "tol"):
+            return dataclasses.replace(self.inference, tol=self.tol)  # type: ignore[return-value,type-var]
+        return self.inference
+
+    def _penalty(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        if self.best is None:
+            return 1e10, np.zeros_like(theta)
+        away = theta - self.best[0]
+        return -self.best[1] + 1e3 * (1.0 + float(away @ away)), 2e3 * away
+
+
+def search(objective: Objective, start: FloatArray, bounds: FloatArray) -> SearchResult:
+    """L-BFGS-B from ``start``; Ctrl-C ends the search and keeps the best point, as scikit-learn's neural networks do."""
+    if start.size == 0:
+        raise ValueError("the kernel has no free hyperparameter: use optimizer=None")
+    try:
+        options = {"maxiter": 200, "ftol": 1e-7, "gtol": 1e-3}
+        result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        success, message = bool(result.success), str(result.message)
+    except KeyboardInterrupt:
+        warnings.warn("hyperparameter search interrupted by user: the best point so far is used", stacklevel=2)
+        success, message = False, "interrupted"
+    if objective.best is None:
+        raise ArithmeticError(
+            f"none of {objective.n_evaluations} evaluations of the evidence succeeded, from theta={np.round(start, 3)}: "
+            "check the kernel (is it positive definite?) and its starting values"
+        )
+    theta, value, fit = objective.best
+    counts = (objective.n_evaluations, objective.n_iterations, objective.n_failures)
+    return SearchResult(theta, value, fit, success, message, *counts)
+
+
+def search_with_restarts(
+    make_objective: Callable[[], Objective],
+    start: FloatArray,
+    bounds: FloatArray,
+    n_restarts: int,
+    rng: np.random.Generator,
+    n_jobs: int | None,
+) -> SearchResult:
+    """Best of the search from ``start`` and from ``n_restarts`` random points around it, inside the bounds."""
+    starts = [start]
+    for _ in range(n_restarts):
+        starts.append(np.clip(start + RESTART_SPREAD * rng.standard_normal(start.size), bounds[:, 0], bounds[:, 1]))
+    if n_restarts == 0 or n_jobs in (None, 1):
+        results = [_attempt(make_objective(), s, bounds) for s in starts]
+    else:
+        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(make_objective(), s, bounds) for s in starts)
+    found = [r for r in results if isinstance(r, SearchResult)]
+    if not found:
+        raise results[0]  # type: ignore[misc]
+    return max(found, key=lambda r: r.objective)
+
+
+def _attempt(objective: Objective, start: FloatArray, bounds: FloatArray) -> SearchResult | ArithmeticError:
+    try:
+        return search(objective, start, bounds)
+    except ArithmeticError as error:
+        return error

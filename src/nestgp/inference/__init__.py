@@ -1,0 +1,6 @@
+"""Inference methods: one frozen dataclass of options each, all with ``infer(K, y, n_classes, init=None) -> Fit``."""
+
+from nestgp.inference.nested_ep import NestedEP
+from nestgp.inference.result import Fit, Inference, Iteration, Status
+
+__all__ = ["Fit", "Inference", "Iteration", "NestedEP", "Status"]

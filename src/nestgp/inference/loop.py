@@ -1,0 +1,204 @@
+"""One loop for every fixed-point method: damping, acceleration, rolling back, status and history.
+
+A method supplies a map F on its site parameters x, the loop finds x = F(x). *Converged* is said of the undamped residual that
+the method recomputes at x, never of a small step: a damped step can be small far away from any fixed point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from nestgp.inference.result import Iteration, Status
+from nestgp.linalg import FloatArray, NotPositiveDefiniteError
+
+_SMALLEST_DAMPING = 1e-3
+
+
+class InvalidStateError(ArithmeticError):
+    """The sites describe no proper distribution, e.g. a cavity of negative variance."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a method says of one x.
+
+    Attributes
+    ----------
+    target : F(x), undamped, shaped like x.
+    weight : shaped like x; makes F(x) − x comparable between entries (in units of marginal standard deviations).
+    residual : the undamped mismatch that decides on convergence.
+    log_evidence : at x.
+    """
+
+    target: FloatArray
+    weight: FloatArray
+    residual: float
+    log_evidence: float
+
+
+class FixedPointProblem(Protocol):
+    """A method's own part. After ``evaluate(x)`` it holds the posterior that belongs to x and to no other."""
+
+    def evaluate(self, x: FloatArray) -> Evaluation: ...
+
+    def project(self, x: FloatArray) -> FloatArray: ...
+
+
+class Mixer(Protocol):
+    """Chooses the next x from the last evaluations."""
+
+    damping: float
+
+    def propose(self, x: FloatArray, evaluation: Evaluation) -> FloatArray: ...
+
+    def back_off(self) -> FloatArray | None: ...
+
+
+class FixedDamping:
+    """x + δ (F(x) − x), the paper's scheme; an invalid state halves δ for the steps to come."""
+
+    def __init__(self, damping: float) -> None:
+        self.damping = damping
+        self._last: tuple[FloatArray, FloatArray] | None = None
+
+    def propose(self, x: FloatArray, evaluation: Evaluation) -> FloatArray:
+        """The damped step from x."""
+        self._last = (x, evaluation.target - x)
+        return x + self.damping * self._last[1]
+
+    def back_off(self) -> FloatArray | None:
+        """A shorter step from the last valid x; None when there is none or δ is used up."""
+        self.damping *= 0.5
+        if self._last is None or self.damping < _SMALLEST_DAMPING:
+            return None
+        return self._last[0] + self.damping * self._last[1]
+
+
+class AdaptiveMixing:
+    """Damping that follows the residual, and Anderson mixing once the iteration is near a fixed point.
+
+    Far away: with t = ⟨f_k, f_{k−1}⟩/|f_{k−1}|² (f = F(x) − x, weighted), t < 0 means that the step overshot, and δ/(1 − t)
+    is the step that would have hit; otherwise δ grows by a tenth. Near (rms f below ``near``): x is extrapolated so that the
+    last few differences of f cancel f. A residual that doubles drops that memory and shortens the step.
+    """
+
+    def __init__(self, damping: float = 0.8, window: int = 6, near: float = 0.05) -> None:
+        self.damping = damping
+        self.window = window
+        self.near = near
+        self._x: FloatArray | None = None
+        self._f: FloatArray = np.empty(0)
+        self._norm = np.inf
+        self._dx: list[FloatArray] = []
+        self._df: list[FloatArray] = []
+        self._rest = 0
+
+    def propose(self, x: FloatArray, evaluation: Evaluation) -> FloatArray:
+        """The damped or extrapolated step from x."""
+        f, weight = evaluation.target - x, evaluation.weight
+        norm = float(np.sqrt(np.mean((weight * f) ** 2)))
+        if self._x is not None:
+            self._learn(x, f, weight, norm)
+        if norm > self.near:
+            self._forget()
+        self._x, self._f, self._norm = x, f, norm
+        if self._rest > 0:
+            self._rest -= 1
+            return x + self.damping * f
+        return x + self._extrapolated(f, weight)
+
+    def _learn(self, x: FloatArray, f: FloatArray, weight: FloatArray, norm: float) -> None:
+        assert self._x is not None
+        if not self._dx:
+            previous = weight * self._f
+            t = float(np.vdot(weight * f, previous) / max(np.vdot(previous, previous), 1e-300))
+            self.damping = max(self.damping / (1.0 - t), 0.05) if t < 0 else min(1.0, 1.1 * self.damping)
+        if norm > 2.0 * self._norm:
+            self._forget()
+            self._rest = 2
+            self.damping = max(0.7 * self.damping, 0.05)
+            return
+        self._dx.append(x - self._x)
+        self._df.append(f - self._f)
+        del self._dx[: -self.window], self._df[: -self.window]
+
+    def _extrapolated(self, f: FloatArray, weight: FloatArray) -> FloatArray:
+        step = self.damping * f
+        if not self._dx:
+            return step
+        columns = np.stack([(weight * d).ravel() for d in self._df], axis=1)
+        gamma = np.linalg.lstsq(columns, (weight * f).ravel(), rcond=1e-8)[0]
+        for g, dx, df in zip(gamma, self._dx, self._df, strict=True):
+            step -= g * (dx + self.damping * df)
+        return step
+
+    def _forget(self) -> None:
+        self._dx, self._df = [], []
+
+    def back_off(self) -> FloatArray | None:
+        """A plain, shorter step from the last valid x; None when there is none or δ is used up."""
+        self.damping *= 0.5
+        self._forget()
+        self._rest = 3
+        if self._x is None or self.damping < _SMALLEST_DAMPING:
+            return None
+        return self._x + self.damping * self._f
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the loop stopped: the best x met, its evaluation, and the way there."""
+
+    x: FloatArray
+    evaluation: Evaluation
+    status: Status
+    history: tuple[Iteration, ...]
+
+
+def find_fixed_point(
+    problem: FixedPointProblem, x: FloatArray, mixer: Mixer, max_iter: int, tol: float
+) -> Outcome | None:
+    """Iterate until the undamped residual is at most ``tol``, ``max_iter`` evaluations are used, or no step is valid.
+
+    On return the problem holds the state of the x returned: the one of smallest residual. None: not even ``x`` was valid.
+    """
+    history: list[Iteration] = []
+    best: tuple[FloatArray, Evaluation] | None = None
+    status = Status.MAX_ITERATIONS
+    current = x
+    while len(history) < max_iter:
+        try:
+            evaluation = problem.evaluate(current)
+        except (InvalidStateError, NotPositiveDefiniteError):
+            history.append(Iteration(len(history) + 1, np.nan, np.inf, mixer.damping))
+            retry = mixer.back_off()
+            if retry is None:
+                status = Status.DIVERGED
+                break
+            current = problem.project(retry)
+            continue
+        x = current
+        history.append(Iteration(len(history) + 1, evaluation.log_evidence, evaluation.residual, mixer.damping))
+        if best is None or evaluation.residual < best[1].residual:
+            best = (x, evaluation)
+        if evaluation.residual <= tol and tol > 0:
+            status = Status.CONVERGED
+            break
+        current = problem.project(mixer.propose(x, evaluation))
+    if best is None:
+        return None
+    if not (history[-1].residual == best[1].residual and x is best[0]):
+        problem.evaluate(best[0])
+    return Outcome(best[0], best[1], status, tuple(history))
+
+
+def make_mixer(damping: float | str) -> Mixer:
+    """The mixer that ``damping`` names: "adaptive", or a fixed number in (0, 1]."""
+    if damping == "adaptive":
+        return AdaptiveMixing()
+    if isinstance(damping, str) or not 0.0 < damping <= 1.0:
+        raise ValueError(f"damping={damping!r} is neither 'adaptive' nor a number in (0, 1]: use 'adaptive' or e.g. 0.8")
+    return FixedDamping(float(damping))

@@ -1,0 +1,167 @@
+"""Nested EP for the multinomial probit with all between-class couplings (section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from nestgp import tilted
+from nestgp.evidence import evidence_gradient, log_evidence
+from nestgp.inference.checks import check_options, check_problem
+from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_fixed_point, make_mixer
+from nestgp.inference.result import Fit, Status
+from nestgp.inference.sequential import sequential_sweep
+from nestgp.linalg import DenseBlocks, FloatArray, IntArray, NotPositiveDefiniteError, unpack_blocks
+from nestgp.posterior import GaussianPosterior
+from nestgp.sites import site_locations, site_means, site_precision, site_weights
+
+#: Inner EP "to convergence" means this residual, or that many sweeps.
+INNER_TOL, INNER_SWEEPS = 1e-12, 200
+
+
+@dataclass(frozen=True)
+class NestedEP:
+    """Full nested EP.
+
+    Parameters
+    ----------
+    damping : "adaptive" (backs off when the sites oscillate, grows and extrapolates when safe) or a number in (0, 1].
+    inner_sweeps : passes of inner EP per outer iteration, from the last inner sites; 1 is the paper's incremental form,
+        "converge" its standard one. The fixed point is the same.
+    inner_updates : "sequential" rank-1 updates inside a sweep, or "parallel" ones after it (appendix A).
+    updates : "parallel" outer updates, or "sequential" rank-c ones, which cost (cn)² memory and are for small n.
+    max_iter : most outer iterations.
+    tol : largest undamped mismatch of tilted and marginal moments, in marginal standard deviations (means) and relative
+        (variances), that counts as converged. 0 runs to ``max_iter``.
+    """
+
+    damping: float | str = "adaptive"
+    inner_sweeps: int | str = 1
+    inner_updates: str = "sequential"
+    updates: str = "parallel"
+    max_iter: int = 200
+    tol: float = 1e-6
+
+    def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit:
+        """Posterior, evidence and its gradient for kernel matrix K (n, n) or (c, n, n) and labels y (n,).
+
+        ``init`` is an earlier :class:`Fit` for the same labels whose sites are the starting point.
+        """
+        self._check_options()
+        K, y = check_problem(K, y, n_classes)
+        state = _State(self, K, y, n_classes)
+        try:
+            state.blocks.check_kernel()
+        except NotPositiveDefiniteError:
+            return state.failed(Status.NOT_POSITIVE_DEFINITE)
+        outcome = None
+        for x in state.starts(init):
+            outcome = find_fixed_point(state, x, make_mixer(self.damping), self.max_iter, self.tol)
+            if outcome is not None and outcome.status is not Status.DIVERGED:
+                break
+        return state.failed(Status.DIVERGED) if outcome is None else state.fit(outcome)
+
+    def _check_options(self) -> None:
+        make_mixer(self.damping)
+        check_options(self.max_iter, self.tol)
+        if self.inner_sweeps != "converge" and not (isinstance(self.inner_sweeps, int) and self.inner_sweeps >= 1):
+            raise ValueError(f"inner_sweeps={self.inner_sweeps!r}: use an integer >= 1 or 'converge'")
+        for name in ("updates", "inner_updates"):
+            if getattr(self, name) not in ("parallel", "sequential"):
+                raise ValueError(f"{name}={getattr(self, name)!r}: use 'parallel' or 'sequential'")
+
+
+class _State:
+    """Sites (α̃, β̃), each (n, c−1) over the other classes in increasing order, and the posterior they imply."""
+
+    def __init__(self, options: NestedEP, K: FloatArray, y: IntArray, n_classes: int) -> None:
+        self.options = options
+        self.y = y
+        self.n_classes = n_classes
+        self.blocks = DenseBlocks(K, n_classes)
+        self.contrast = tilted.multinomial_probit(n_classes)
+        self.mean = np.full((n_classes, y.size), np.nan)
+        self.cov = np.full((n_classes * (n_classes + 1) // 2, y.size), np.nan)
+        self.b = self.mean
+        self._others = np.array([[j for j in range(n_classes) if j != k] for k in range(n_classes)])[y].T
+
+    def starts(self, init: Fit | None) -> list[FloatArray]:
+        """Starting points, the warm one first."""
+        cold = np.zeros((2, self.y.size, self.n_classes - 1))
+        if init is None or init.sites is None:
+            return [cold]
+        if init.sites.shape != cold.shape:
+            raise ValueError(
+                f"init has sites of shape {init.sites.shape}, this problem needs {cold.shape}: "
+                "pass a Fit of the same method, data and classes, or init=None"
+            )
+        return [init.sites, cold]
+
+    def project(self, x: FloatArray) -> FloatArray:
+        """Site precisions are never negative."""
+        np.maximum(x[0], 0.0, out=x[0])
+        return x
+
+    def evaluate(self, x: FloatArray) -> Evaluation:
+        """Posterior of the sites x, its evidence, and the sites that would match the tilted moments."""
+        alpha, beta = x
+        pi = site_weights(self._by_class(alpha), self.y)
+        beta_by_class = self._by_class(beta)
+        self.blocks.refresh(pi, total=1.0 + alpha.sum(axis=1))
+        self.b = self.blocks.solve(site_means(beta_by_class, pi))  # eq. 39
+        self.mean = self.blocks.multiply_kernel(self.b)
+        self.cov = self.blocks.marginal_blocks()  # eq. 41
+        target, variance, residual, log_terms = self._match_moments(x)
+        log_z = log_evidence(
+            self.blocks.log_det, site_locations(beta_by_class, pi), self.mean, alpha, beta, log_terms
+        )
+        if not np.isfinite(log_z):
+            raise InvalidStateError("the evidence is not finite")
+        return Evaluation(target, np.stack([variance, np.sqrt(variance)]), residual, log_z)
+
+    def _match_moments(self, x: FloatArray) -> tuple[FloatArray, FloatArray, float, float]:
+        """Undamped new sites (eqs. 30-38), variances of g, residual and evidence terms at x."""
+        converge = self.options.inner_sweeps == "converge"
+        inner = (
+            INNER_SWEEPS if converge else int(self.options.inner_sweeps),
+            INNER_TOL if converge else 0.0,
+            self.options.inner_updates == "parallel",
+        )
+        target, variance = np.empty_like(x), np.empty_like(x[0])
+        c = self.contrast
+        moments = (self.mean, self.cov, self.y, c.index, c.coefficient, c.loading)
+        valid, residual, log_terms = tilted.update_sites(*moments, *x, *inner, *target, variance)
+        if not valid:
+            raise InvalidStateError("a cavity has no positive variance")
+        if self.options.updates == "sequential":
+            target = sequential_sweep(self.blocks, self.mean, x, self.y, self.contrast, inner)
+        return target, variance, residual, log_terms
+
+    def _by_class(self, values: FloatArray) -> FloatArray:
+        """(n, c−1) over the other classes → (c, n) with 0 at the observed class."""
+        out = np.zeros((self.n_classes, self.y.size))
+        np.put_along_axis(out, self._others, values.T, axis=0)
+        return out
+
+    def fit(self, outcome: Outcome) -> Fit:
+        """The result; the problem holds the state of ``outcome.x``."""
+        gradient = partial(evidence_gradient, self.blocks, self.b)
+        e = outcome.evaluation
+        x = outcome.x.copy()
+        x.setflags(write=False)
+        args = (self._posterior(), e.log_evidence, outcome.status, outcome.history, e.residual, x)
+        return Fit(*args, gradient, partial(self._site_moments, x))
+
+    def _site_moments(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Precision Π (n, c, c) and location ν̃ (n, c) of every site (eqs. 16 and 19)."""
+        pi = site_weights(self._by_class(x[0]), self.y)
+        return site_precision(pi), site_locations(self._by_class(x[1]), pi).T
+
+    def failed(self, status: Status) -> Fit:
+        """A result that holds no numbers, only the reason."""
+        return Fit(self._posterior(), np.nan, status, (), np.inf)
+
+    def _posterior(self) -> GaussianPosterior:
+        return GaussianPosterior(self.mean.T.copy(), unpack_blocks(self.cov), self.b, self.blocks)

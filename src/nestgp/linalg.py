@@ -1,0 +1,358 @@
+"""Block algebra of K + sites, in 2c n³ flops: factor, solve, log determinant, marginal blocks.
+
+Everything that an approximation with sites Π_i = diag(π_i) − π_i π_iᵀ/1ᵀπ_i needs of the posterior goes through
+:class:`DenseBlocks`; the sites never meet a cn×cn matrix. With D = diag(π) (c, n):
+
+    A_k = I + D_k½ K_k D_k½        B_k = D_k½ A_k⁻¹ D_k½        P = Σ_k B_k        M = B − B R P⁻¹ Rᵀ B
+
+Row-major storage: the lower triangle of a C-ordered array is the upper one in LAPACK's eyes, hence ``uplo = b"U"``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cython_lapack
+from threadpoolctl import ThreadpoolController
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
+THREADS_FROM = 256
+#: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
+SMALL_PI = 1e-4
+#: Relative size of a negative eigenvalue of K that is rounding and not an error.
+PSD_SLACK = 1e-6
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """A matrix that theory says is positive definite has no Cholesky factor."""
+
+
+@cache
+def _lapack(name: str, *pointers: type) -> Callable[..., None]:
+    """LAPACK routine by its address in SciPy: called through ctypes it releases the GIL, SciPy's wrappers do not."""
+    capsule = cython_lapack.__pyx_capi__[name]
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address = get_pointer(capsule, get_name(capsule))
+    return ctypes.CFUNCTYPE(None, *pointers)(address)
+
+
+def _call(name: str, a: FloatArray, *, flags: tuple[bytes, ...] = (b"U",)) -> int:
+    """Run a LAPACK routine of signature (flags…, n, a, lda, info) in place on the lower triangle of ``a``."""
+    n = ctypes.c_int(a.shape[0])
+    info = ctypes.c_int(0)
+    pointers = [ctypes.c_char_p] * len(flags) + [ctypes.c_void_p] * 4
+    by_reference = (ctypes.byref(n), a.ctypes.data, ctypes.byref(n), ctypes.byref(info))
+    _lapack(name, *pointers)(*flags, *by_reference)
+    return int(info.value)
+
+
+def cholesky_in_place(a: FloatArray) -> float:
+    """Overwrite the lower triangle of ``a`` with its Cholesky factor and return log|a|."""
+    if _call("dpotrf", a) != 0:
+        raise NotPositiveDefiniteError("a matrix that must be positive definite has no Cholesky factor")
+    return 2.0 * float(np.log(np.diagonal(a)).sum())
+
+
+def inverse_from_cholesky_in_place(a: FloatArray) -> None:
+    """Overwrite a Cholesky factor L (lower triangle of ``a``) with the lower triangle of (L Lᵀ)⁻¹."""
+    if _call("dpotri", a) != 0:
+        raise NotPositiveDefiniteError("a Cholesky factor is singular")
+
+
+def triangular_inverse_in_place(a: FloatArray) -> None:
+    """Overwrite a lower triangular matrix by its inverse; the upper triangle is set to zero."""
+    if _call("dtrtri", a, flags=(b"U", b"N")) != 0:
+        raise NotPositiveDefiniteError("a triangular factor is singular")
+    _clear_upper(a)
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def blas_threads() -> int:
+    """Threads that BLAS may use now: what the user or the environment has set, at most the number of cores."""
+    pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
+    return max(1, min([*pools, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 64]))
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[int]:
+    """One BLAS thread inside the block; yields how many workers the caller may use instead."""
+    workers = blas_threads()
+    if workers == 1:
+        yield 1
+        return
+    with _controller().limit(limits=1, user_api="blas"):
+        yield workers
+
+
+def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
+    """Run ``task(0) … task(count − 1)``, in threads when there is more than one worker."""
+    if workers == 1 or count == 1:
+        for k in range(count):
+            task(k)
+        return
+    with ThreadPoolExecutor(min(workers, count)) as pool:
+        for _ in pool.map(task, range(count)):
+            pass
+
+
+@numba.njit(cache=True, nogil=True)
+def _clear_upper(a):  # type: ignore[no-untyped-def]
+    for i in range(a.shape[0]):
+        a[i, i + 1 :] = 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _scaled_identity_plus(K, root, out):  # type: ignore[no-untyped-def]
+    """Lower triangle of I + D½ K D½ into ``out``."""
+    for i in range(K.shape[0]):
+        for j in range(i + 1):
+            out[i, j] = root[i] * K[i, j] * root[j]
+        out[i, i] += 1.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
+    """D½ a D½ from the lower triangle of ``a``, in place, both triangles, by tiles that stay in cache."""
+    n = a.shape[0]
+    tile = 64
+    for i0 in range(0, n, tile):
+        for j0 in range(0, i0 + 1, tile):
+            for i in range(i0, min(i0 + tile, n)):
+                for j in range(j0, min(j0 + tile, i + 1)):
+                    a[i, j] *= root[i] * root[j]
+            for j in range(j0, min(j0 + tile, n)):
+                for i in range(max(i0, j), min(i0 + tile, n)):
+                    a[j, i] = a[i, j]
+
+
+@numba.njit(cache=True, nogil=True)
+def _accumulate_gram(L, first, W, inv_pi, gram):  # type: ignore[no-untyped-def]
+    """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i] over a block of rows, U_k = L − W_k D_k⁻¹; kl runs over k >= l.
+
+    L holds rows ``first … first + b`` of L_P⁻¹; W (c, b, n) is overwritten with U.
+    """
+    c, b, n = W.shape
+    tile = 128
+    for i0 in range(0, n, tile):
+        i1 = min(i0 + tile, n)
+        for r in range(b):
+            last = min(i1, first + r + 1)
+            for k in range(c):
+                for i in range(i0, i1):
+                    W[k, r, i] *= -inv_pi[k, i]
+                for i in range(i0, last):
+                    W[k, r, i] += L[r, i]
+            kl = 0
+            for k in range(c):
+                for m in range(k + 1):
+                    for i in range(i0, i1):
+                        gram[kl, i] += W[k, r, i] * W[m, r, i]
+                    kl += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _replace_small(variance, pi, K, B):  # type: ignore[no-untyped-def]
+    """diag(K − KBK)_i = Σ_r K_ir B_ir / π_i, free of cancellation, where π_i is small."""
+    for i in range(pi.size):
+        if pi[i] < SMALL_PI:
+            variance[i] = np.dot(K[i], B[i]) / pi[i]
+
+
+class DenseBlocks:
+    """Factor of K + sites for dense K; owns (c + 1) n² doubles, reused by every :meth:`refresh`.
+
+    Parameters
+    ----------
+    K : (n, n) array shared by all classes, or (c, n, n).
+    n_classes : int
+
+    Attributes
+    ----------
+    B : (c, n, n), B_k = D½ A⁻¹ D½.
+    inv_chol_p : (n, n) lower triangular L_P⁻¹, P = Σ_k B_k = L_P L_Pᵀ.
+    log_det : log|I + K T̃| = Σ_k log|A_k| + log|P| − Σ_i log 1ᵀπ_i  (eq. 43).
+    """
+
+    def __init__(self, K: FloatArray, n_classes: int) -> None:
+        self.K = K
+        self.n_classes = n_classes
+        self.n = K.shape[-1]
+        self.B = np.empty((n_classes, self.n, self.n))
+        self.inv_chol_p = np.empty((self.n, self.n))
+        self.log_det = np.nan
+        self.pi: FloatArray = np.empty((n_classes, self.n))
+
+    def class_kernel(self, k: int) -> FloatArray:
+        """K_k (n, n), the shared array if there is only one."""
+        return self.K if self.K.ndim == 2 else self.K[k]
+
+    def check_kernel(self) -> None:
+        """Raise if a K_k has an eigenvalue below −1e-6 of its mean diagonal: no jitter is needed, only this check."""
+        scratch = self.inv_chol_p
+        for k in range(1 if self.K.ndim == 2 else self.n_classes):
+            K = self.class_kernel(k)
+            np.copyto(scratch, K)
+            scratch[np.diag_indices(self.n)] += PSD_SLACK * float(np.diagonal(K).mean()) + np.finfo(float).tiny
+            try:
+                cholesky_in_place(scratch)
+            except NotPositiveDefiniteError:
+                which = "" if self.K.ndim == 2 else f" of class {k}"
+                raise NotPositiveDefiniteError(f"the kernel matrix{which} is not positive semi-definite") from None
+
+    def refresh(self, pi: FloatArray, total: FloatArray | None = None) -> None:
+        """Factor for new site weights π (c, n); ``total`` is 1ᵀπ (n,) where the caller knows it better."""
+        self.pi = pi
+        root = np.sqrt(pi)
+        log_dets = np.empty(self.n_classes)
+
+        def invert(k: int) -> None:
+            B = self.B[k]
+            _scaled_identity_plus(self.class_kernel(k), root[k], B)
+            log_dets[k] = cholesky_in_place(B)
+            inverse_from_cholesky_in_place(B)
+            _scale_and_mirror(B, root[k])
+
+        parallel = 0
+        if self.n >= THREADS_FROM:
+            with single_threaded_blas() as workers:
+                parallel = self.n_classes - self.n_classes % workers if workers > 1 else 0
+                for_each(invert, parallel, workers)
+        for k in range(parallel, self.n_classes):  # what does not fill the workers: threaded BLAS
+            with single_threaded_if_small(self.n):
+                invert(k)
+        with single_threaded_if_small(self.n):
+            np.sum(self.B, axis=0, out=self.inv_chol_p)
+            log_det_p = cholesky_in_place(self.inv_chol_p)
+            triangular_inverse_in_place(self.inv_chol_p)
+        log_total = float(np.log(pi.sum(axis=0) if total is None else total).sum())
+        self.log_det = float(log_dets.sum()) + log_det_p - log_total
+
+    def solve(self, site_means: FloatArray) -> FloatArray:
+        """b = K⁻¹μ (c, n) for sites with means w (c, n): b_k = B_k (w_k − P⁻¹ Σ_l B_l w_l).
+
+        Equal to ν̃ − M K ν̃ (eq. 39) without its cancellation; a shift of w common to all classes changes nothing.
+        Columns sum to zero.
+        """
+        with single_threaded_if_small(self.n):
+            Bw = np.matmul(self.B, site_means[:, :, None])[:, :, 0]
+            q = self.inv_chol_p.T @ (self.inv_chol_p @ Bw.sum(axis=0))
+            return Bw - self.B @ q
+
+    def multiply_kernel(self, b: FloatArray) -> FloatArray:
+        """K b (c, n), class by class."""
+        with single_threaded_if_small(self.n):
+            if self.K.ndim == 2:
+                return b @ self.K
+            return np.matmul(self.K, b[:, :, None])[:, :, 0]
+
+    def marginal_blocks(self) -> FloatArray:
+        """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.
+
+        Σ_i[k, l] = δ_kl (K_k − K_k B_k K_k)_ii + Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ B_k K_k = L_P⁻¹ − W_k D_k⁻¹.
+        """
+        c, n = self.n_classes, self.n
+        inv_pi = 1.0 / self.pi
+        block = int(np.clip(n // 12, 16, 128))
+        starts = range(0, n, block)
+        with single_threaded_blas() as allowed:
+            workers = min(allowed, len(starts)) if n >= THREADS_FROM else 1
+            grams = np.zeros((workers, c * (c + 1) // 2, n))
+
+            def work(worker: int) -> None:
+                W = np.empty((c, block, n))
+                for first in starts[worker::workers]:
+                    last = min(first + block, n)
+                    L = self.inv_chol_p[first:last, :last]
+                    rows = W[:, : last - first]
+                    for k in range(c):
+                        np.matmul(L, self.B[k, :last], out=rows[k])
+                    _accumulate_gram(L, first, rows, inv_pi, grams[worker])
+
+            for_each(work, workers, workers)
+        gram = grams.sum(axis=0)
+        for k in range(c):
+            gram[k * (k + 1) // 2 + k] += self._class_variance(k)
+        return gram
+
+    def _class_variance(self, k: int) -> FloatArray:
+        """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/π_k, or D^-½ Σ_r K ∘ A⁻¹ D½ where π is so small that this cancels."""
+        pi, B, K = self.pi[k], self.B[k], self.class_kernel(k)
+        variance: FloatArray = (1.0 - np.diagonal(B) / pi) / pi
+        _replace_small(variance, pi, K, B)
+        return variance
+
+    def m_blocks(self, k: int | None = None) -> FloatArray:
+        """M_kk = B_k − W_kᵀ W_k, W_k = L_P⁻¹ B_k (n, n); summed over the classes when ``k`` is None."""
+        classes = range(self.n_classes) if k is None else [k]
+        out = self.B[classes[0]].copy()
+        with single_threaded_if_small(self.n):
+            for m in classes:
+                if m != classes[0]:
+                    out += self.B[m]
+                W = self.inv_chol_p @ self.B[m]
+                out -= W.T @ W
+        return out
+
+    def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
+        """Latent covariance at new inputs, K_** − K_*ᵀ M K_* (eq. 40), (m, c, c).
+
+        Parameters
+        ----------
+        k_star : (n, m) covariance of training and new inputs, or (c, n, m).
+        prior_variance : (m,) or (c, m).
+        """
+        c, m = self.n_classes, k_star.shape[-1]
+        prior_variance = np.broadcast_to(prior_variance, (c, m))
+        cov = np.zeros((m, c, c))
+        V = np.empty((c, self.n, m))
+        with single_threaded_if_small(self.n):
+            for k in range(c):
+                Ks = k_star if k_star.ndim == 2 else k_star[k]
+                BK = self.B[k] @ Ks
+                cov[:, k, k] = prior_variance[k] - np.einsum("im,im->m", Ks, BK)
+                np.matmul(self.inv_chol_p, BK, out=V[k])
+        for k in range(c):
+            for other in range(k + 1):
+                inner = np.einsum("im,im->m", V[k], V[other])
+                cov[:, k, other] += inner
+                if other != k:
+                    cov[:, other, k] = cov[:, k, other]
+        return cov
+
+
+@contextmanager
+def single_threaded_if_small(n: int) -> Iterator[None]:
+    """One BLAS thread for matrices too small to share."""
+    if n >= THREADS_FROM:
+        yield
+    else:
+        with single_threaded_blas():
+            yield
+
+
+def unpack_blocks(packed: FloatArray) -> FloatArray:
+    """(c(c+1)/2, n) packed lower triangles → (n, c, c) symmetric matrices."""
+    c = int((np.sqrt(8 * packed.shape[0] + 1) - 1) / 2)
+    out = np.empty((packed.shape[1], c, c))
+    rows, cols = np.tril_indices(c)
+    out[:, rows, cols] = packed.T
+    out[:, cols, rows] = packed.T
+    return out
