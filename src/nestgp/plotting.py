@@ -193,9 +193,9 @@ def plot_paired_probability(
     codes = np.asarray(y)
     rows = np.arange(codes.size)
     a, b = (np.asarray(p, dtype=np.float64)[rows, codes] for p in (proba_a, proba_b))
-    floor = min(0.5, a.min(), b.min(), 1 - a.max(), 1 - b.max())
-    edge = float(np.clip(floor / 2, 1e-4, 0.05))
-    limits = (edge, 1 - edge)
+    # A probability of 0 or 1 has no logit: the frame is at least 1e-4 from them, and points beyond sit on it.
+    low = float(np.clip(min(a.min(), b.min()) / 2, 1e-4, 0.3))
+    limits = (low, 1 - float(np.clip((1 - max(a.max(), b.max())) / 2, 1e-4, 0.3)))
     ax.set(xscale="logit", yscale="logit", xlim=limits, ylim=limits)
     ax.set_aspect("equal")
     ax.fill_between(limits, limits, limits[1], color=INK, alpha=0.035, linewidth=0, zorder=0)
@@ -203,7 +203,14 @@ def plot_paired_probability(
     pairs = np.clip(np.column_stack([b, a]), *limits)
     n_classes = np.asarray(proba_a).shape[1]
     _draw_points(ax, pairs, codes, np.arange(n_classes), labels, alpha=0.8)
-    _probability_ticks(ax, edge)
+    _probability_ticks(ax, limits)
+    ax.annotate(
+        f"above the line {names[0]} gave more:\n{np.sum(a > b)} of {codes.size}",
+        (0.97, 0.04),
+        xycoords="axes fraction",
+        ha="right",
+        color=MUTED,
+    )
     ax.set(
         xlabel=f"{names[1]}: probability of the true class",
         ylabel=f"{names[0]}: probability of the true class",
@@ -282,8 +289,8 @@ def _draw_points(
         )
 
 
-def _probability_ticks(ax: Axes, edge: float) -> None:
-    ticks = [p for p in (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999) if edge <= p <= 1 - edge]
+def _probability_ticks(ax: Axes, limits: tuple[float, float]) -> None:
+    ticks = [p for p in (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999) if limits[0] <= p <= limits[1]]
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_ticks(ticks, labels=[f"{p:g}" for p in ticks])
         axis.set_ticks([], minor=True)

@@ -1,0 +1,25 @@
+"""Peak memory of one inference beyond its inputs, in units of n² doubles."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from benchmarks.floor import problem
+from benchmarks.record import save
+from nestgp.inference import NestedEP
+
+
+def run() -> None:
+    """Measure allocations (NumPy reports all of its own) during ``infer`` and during the gradient after it."""
+    rows = []
+    for n, c in ((500, 3), (1157, 3), (2000, 10)):
+        K, y = problem(n, c)
+        NestedEP(max_iter=1).infer(K[:50, :50], y[:50], c)  # compiled before the measurement
+        tracemalloc.start()
+        fit = NestedEP(max_iter=3, tol=0).infer(K, y, c)
+        infer = tracemalloc.get_traced_memory()[1] / (8 * n * n)
+        tracemalloc.reset_peak()
+        gradient = fit.evidence_grad.shape and tracemalloc.get_traced_memory()[1] / (8 * n * n)
+        tracemalloc.stop()
+        rows.append({"n": n, "c": c, "infer_n2": infer, "with_gradient_n2": gradient, "limit_n2": float(c + 4)})
+    save("memory", rows, "at most (c + 4) n² doubles beyond the inputs, shared kernel")
