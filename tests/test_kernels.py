@@ -144,7 +144,8 @@ def differences(kernel, X, S, h=1e-5):
 def test_gram_equals_scikit_learns(kernel):
     X = inputs()
     K = kernels.gram(kernel, X)
-    assert K.dtype == np.float64 and K.flags.c_contiguous
+    assert K.dtype == np.float64
+    assert K.flags.c_contiguous
     np.testing.assert_allclose(K, kernel(X), rtol=1e-12, atol=0)
     np.testing.assert_array_equal(K, K.T)
     np.testing.assert_allclose(kernels.diagonal(kernel, X), np.diagonal(K), rtol=1e-12)
@@ -156,7 +157,7 @@ def test_gram_of_a_general_matern_equals_scikit_learns(nu):
     np.testing.assert_allclose(kernels.gram(kernel, inputs()), kernel(inputs()), rtol=1e-12)
 
 
-@pytest.mark.parametrize("n, d", [(1, 3), (2, 1), (33, 1), (32, 7), (97, 40)])
+@pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 1), (33, 1), (32, 7), (97, 40)])
 def test_squared_distances_for_sizes_around_the_tile(n, d):
     X = np.random.default_rng(3).normal(size=(n, d))
     K = kernels.gram(RBF(3.0), X)
@@ -385,7 +386,9 @@ def test_theta_of_a_list_is_concatenated_in_class_order():
     np.testing.assert_allclose(np.exp(kernels.theta(each)), [2.0, 1.0, 3.0, 5.0], rtol=1e-15)
     np.testing.assert_allclose(np.exp(kernels.bounds(each)), [[1e-5, 1e5]] * 4)
     moved = kernels.with_theta(each, np.log([1.0, 2.0, 3.0, 4.0]))
-    assert isinstance(moved, list) and moved[2] == each[2] and moved[2] is not each[2]
+    assert isinstance(moved, list)
+    assert moved[2] == each[2]
+    assert moved[2] is not each[2]
     np.testing.assert_allclose(moved[0].k2.length_scale, [2.0, 3.0])
     assert moved[1].constant_value == pytest.approx(4.0)
 
@@ -394,7 +397,9 @@ def test_a_lower_bound_of_zero_is_minus_infinity_without_a_warning():
     np.testing.assert_array_equal(kernels.bounds(RBF(1.0, (0.0, 1.0))), [[-np.inf, 0.0]])
 
 
-@pytest.mark.parametrize("theta, message", [([0.0], "2 free hyperparameters"), ([0.0, np.nan], "not finite")])
+@pytest.mark.parametrize(
+    ("theta", "message"), [([0.0], "2 free hyperparameters"), ([0.0, np.nan], "not finite")]
+)
 def test_with_theta_refuses(theta, message):
     with pytest.raises(ValueError, match=message):
         kernels.with_theta(C() * RBF(), theta)
@@ -416,7 +421,7 @@ def test_default_kernel_has_one_lengthscale_per_column_in_its_units():
     kernels.validate(kernel, 3, 4)
 
 
-@pytest.mark.parametrize("d, p", [(1, 2), (2, 3), (30, 31), (31, 2), (256, 2)])
+@pytest.mark.parametrize(("d", "p"), [(1, 2), (2, 3), (30, 31), (31, 2), (256, 2)])
 def test_default_kernel_puts_typical_points_root_two_lengthscales_apart(d, p):
     X = 3.0 * np.random.default_rng(6).normal(size=(40, d))
     kernel, units = kernels.default_kernel(X)
@@ -442,7 +447,7 @@ def test_default_kernel_of_constant_columns_has_unit_scale(d):
 
 
 @pytest.mark.parametrize(
-    "kernel, error, message",
+    ("kernel", "error", "message"),
     [
         ("rbf", TypeError, r"kernel is 'rbf', a str: give a kernel of sklearn"),
         (RBF, TypeError, r"the class RBF: give an instance, RBF\(\)"),
@@ -516,7 +521,7 @@ def test_check_gram_accepts_covariances_and_rounding():
 
 
 @pytest.mark.parametrize(
-    "entries, message",
+    ("entries", "message"),
     [
         ({(1, 2): np.nan}, r"has nan at \(1, 2\)"),
         ({(1, 2): np.inf, (2, 1): np.inf}, r"has inf at \(1, 2\)"),

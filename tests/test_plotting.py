@@ -119,6 +119,7 @@ def test_paired_probabilities_put_the_first_classifier_up(ax: Axes) -> None:
     )  # certainty is at the frame
     np.testing.assert_array_equal(handles[1].get_offsets(), [[0.5, 0.8]])
     assert ax.get_ylabel().startswith("new")
+    assert ax.texts[0].get_text() == "above the line new gave more:\n3 of 3"
     ax.figure.canvas.draw()
 
 

@@ -119,7 +119,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         """Most probable label of each row, (m,)."""
-        return self.classes_[self.predict_log_proba(X).argmax(axis=1)]
+        best = self.predict_log_proba(X).argmax(axis=1)  # first: it says so if nothing was fitted
+        return self.classes_[best]
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Class probabilities (m, c), columns in the order of ``classes_``, rows summing to one."""

@@ -44,5 +44,14 @@ def evidence_gradient(blocks: Blocks, b: FloatArray) -> FloatArray:
     b : (c, n), K⁻¹μ.
     """
     if blocks.K.ndim == 2:
-        return 0.5 * (b.T @ b - blocks.m_blocks())
-    return np.stack([0.5 * (np.outer(b[k], b[k]) - blocks.m_blocks(k)) for k in range(blocks.n_classes)])
+        return _half_difference(b, blocks.m_blocks())
+    return np.stack([_half_difference(b[k : k + 1], blocks.m_blocks(k)) for k in range(blocks.n_classes)])
+
+
+def _half_difference(b: FloatArray, M: FloatArray) -> FloatArray:
+    """½ (Σ_k b_k b_kᵀ − M) in place of M, a block of rows at a time."""
+    M *= -0.5
+    for start in range(0, M.shape[0], 256):
+        rows = slice(start, start + 256)
+        M[rows] += 0.5 * (b[:, rows].T @ b)
+    return M

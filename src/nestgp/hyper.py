@@ -16,12 +16,14 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
 from nestgp.inference.result import Fit, Inference, Status
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 
 KernelOrList = Kernel | Sequence[Kernel]
 
 #: Loosest tolerance of an evaluation; it follows the gradient down to the inference's own.
 LOOSE_TOL = 1e-3
+#: Message of a search that the user has ended.
+INTERRUPTED = "interrupted"
 #: Spread, in log units, of the random starts around the given one.
 RESTART_SPREAD = 1.5
 
@@ -136,6 +138,10 @@ class Objective:
         return -value, -gradient
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray, Fit] | None:
+        with single_threaded_if_small(self.y.size):
+            return self._evaluate_here(theta)
+
+    def _evaluate_here(self, theta: FloatArray) -> tuple[float, FloatArray, Fit] | None:
         kernel = kernels.with_theta(self.kernel, theta)
         with np.errstate(all="ignore"):
             K = kernels.gram(kernel, self.X)
@@ -172,8 +178,10 @@ def search(objective: Objective, start: FloatArray, bounds: FloatArray) -> Searc
         result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         success, message = bool(result.success), str(result.message)
     except KeyboardInterrupt:
+        if objective.best is None:
+            raise  # there is nothing to keep
         warnings.warn("hyperparameter search interrupted by user: the best point so far is used", stacklevel=2)
-        success, message = False, "interrupted"
+        success, message = False, INTERRUPTED
     if objective.best is None:
         raise ArithmeticError(
             f"none of {objective.n_evaluations} evaluations of the evidence succeeded, from theta={np.round(start, 3)}: "
@@ -197,7 +205,11 @@ def search_with_restarts(
     for _ in range(n_restarts):
         starts.append(np.clip(start + RESTART_SPREAD * rng.standard_normal(start.size), bounds[:, 0], bounds[:, 1]))
     if n_restarts == 0 or n_jobs in (None, 1):
-        results = [_attempt(make_objective(), s, bounds) for s in starts]
+        results = []
+        for s in starts:
+            results.append(_attempt(make_objective(), s, bounds))
+            if isinstance(results[-1], SearchResult) and results[-1].message == INTERRUPTED:
+                break  # one Ctrl-C ends the whole search, not one restart after the other
     else:
         results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(make_objective(), s, bounds) for s in starts)
     found = [r for r in results if isinstance(r, SearchResult)]

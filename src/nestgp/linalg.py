@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_lapack
+from scipy.linalg.blas import dsyrk
 from threadpoolctl import ThreadpoolController
 
 FloatArray = NDArray[np.float64]
@@ -82,6 +84,11 @@ def triangular_inverse_in_place(a: FloatArray) -> None:
     _clear_upper(a)
 
 
+def gram_of_lower_in_place(a: FloatArray) -> None:
+    """Overwrite a lower triangular matrix E by the lower triangle of EᵀE."""
+    _call("dlauum", a)
+
+
 @cache
 def _controller() -> ThreadpoolController:
     return ThreadpoolController()
@@ -90,18 +97,38 @@ def _controller() -> ThreadpoolController:
 def blas_threads() -> int:
     """Threads that BLAS may use now: what the user or the environment has set, at most the number of cores."""
     pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
-    return max(1, min([*pools, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 64]))
+    return max(1, min([*pools, os.cpu_count() or 1]))
+
+
+_inside = threading.local()
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[int]:
-    """One BLAS thread inside the block; yields how many workers the caller may use instead."""
-    workers = blas_threads()
-    if workers == 1:
+    """One BLAS thread inside the block; yields how many workers the caller may use instead (1 in a nested block)."""
+    if getattr(_inside, "limited", False):
         yield 1
         return
-    with _controller().limit(limits=1, user_api="blas"):
-        yield workers
+    workers = blas_threads()
+    _inside.limited = True
+    try:
+        if workers == 1:
+            yield 1
+        else:
+            with _controller().limit(limits=1, user_api="blas"):
+                yield workers
+    finally:
+        _inside.limited = False
+
+
+@contextmanager
+def single_threaded_if_small(n: int) -> Iterator[None]:
+    """One BLAS thread for matrices too small to share: two threads on n = 200 wait for each other more than they work."""
+    if n >= THREADS_FROM:
+        yield
+    else:
+        with single_threaded_blas():
+            yield
 
 
 def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
@@ -122,7 +149,7 @@ def _clear_upper(a):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _scaled_identity_plus(K, root, out):  # type: ignore[no-untyped-def]
+def add_identity_scaled(K, root, out):  # type: ignore[no-untyped-def]
     """Lower triangle of I + D½ K D½ into ``out``."""
     for i in range(K.shape[0]):
         for j in range(i + 1):
@@ -143,6 +170,12 @@ def _scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
             for j in range(j0, min(j0 + tile, n)):
                 for i in range(max(i0, j), min(i0 + tile, n)):
                     a[j, i] = a[i, j]
+
+
+@numba.njit(cache=True, nogil=True)
+def mirror(a):  # type: ignore[no-untyped-def]
+    """Copy the lower triangle to the upper one, in place."""
+    _scale_and_mirror(a, np.ones(a.shape[0]))
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
@@ -178,7 +211,39 @@ def _replace_small(variance, pi, K, B):  # type: ignore[no-untyped-def]
             variance[i] = np.dot(K[i], B[i]) / pi[i]
 
 
-class DenseBlocks:
+class KernelStack:
+    """K for c classes: one (n, n) array that all share, or (c, n, n)."""
+
+    def __init__(self, K: FloatArray, n_classes: int) -> None:
+        self.K = K
+        self.n_classes = n_classes
+        self.n = K.shape[-1]
+
+    def class_kernel(self, k: int) -> FloatArray:
+        """K_k (n, n), the shared array if there is only one."""
+        return self.K if self.K.ndim == 2 else self.K[k]
+
+    def check_kernel(self) -> None:
+        """Raise if a K_k has an eigenvalue below −1e-6 of its mean diagonal: no jitter is needed, only this check."""
+        for k in range(1 if self.K.ndim == 2 else self.n_classes):
+            scratch = self.class_kernel(k).copy()
+            scratch[np.diag_indices(self.n)] += PSD_SLACK * float(np.diagonal(scratch).mean()) + np.finfo(float).tiny
+            try:
+                with single_threaded_if_small(self.n):
+                    cholesky_in_place(scratch)
+            except NotPositiveDefiniteError:
+                which = "" if self.K.ndim == 2 else f" of class {k}"
+                raise NotPositiveDefiniteError(f"the kernel matrix{which} is not positive semi-definite") from None
+
+    def multiply_kernel(self, b: FloatArray) -> FloatArray:
+        """K b (c, n), class by class."""
+        with single_threaded_if_small(self.n):
+            if self.K.ndim == 2:
+                return b @ self.K
+            return np.matmul(self.K, b[:, :, None])[:, :, 0]
+
+
+class DenseBlocks(KernelStack):
     """Factor of K + sites for dense K; owns (c + 1) n² doubles, reused by every :meth:`refresh`.
 
     Parameters
@@ -194,30 +259,11 @@ class DenseBlocks:
     """
 
     def __init__(self, K: FloatArray, n_classes: int) -> None:
-        self.K = K
-        self.n_classes = n_classes
-        self.n = K.shape[-1]
+        super().__init__(K, n_classes)
         self.B = np.empty((n_classes, self.n, self.n))
         self.inv_chol_p = np.empty((self.n, self.n))
         self.log_det = np.nan
         self.pi: FloatArray = np.empty((n_classes, self.n))
-
-    def class_kernel(self, k: int) -> FloatArray:
-        """K_k (n, n), the shared array if there is only one."""
-        return self.K if self.K.ndim == 2 else self.K[k]
-
-    def check_kernel(self) -> None:
-        """Raise if a K_k has an eigenvalue below −1e-6 of its mean diagonal: no jitter is needed, only this check."""
-        scratch = self.inv_chol_p
-        for k in range(1 if self.K.ndim == 2 else self.n_classes):
-            K = self.class_kernel(k)
-            np.copyto(scratch, K)
-            scratch[np.diag_indices(self.n)] += PSD_SLACK * float(np.diagonal(K).mean()) + np.finfo(float).tiny
-            try:
-                cholesky_in_place(scratch)
-            except NotPositiveDefiniteError:
-                which = "" if self.K.ndim == 2 else f" of class {k}"
-                raise NotPositiveDefiniteError(f"the kernel matrix{which} is not positive semi-definite") from None
 
     def refresh(self, pi: FloatArray, total: FloatArray | None = None) -> None:
         """Factor for new site weights π (c, n); ``total`` is 1ᵀπ (n,) where the caller knows it better."""
@@ -227,7 +273,7 @@ class DenseBlocks:
 
         def invert(k: int) -> None:
             B = self.B[k]
-            _scaled_identity_plus(self.class_kernel(k), root[k], B)
+            add_identity_scaled(self.class_kernel(k), root[k], B)
             log_dets[k] = cholesky_in_place(B)
             inverse_from_cholesky_in_place(B)
             _scale_and_mirror(B, root[k])
@@ -257,13 +303,6 @@ class DenseBlocks:
             Bw = np.matmul(self.B, site_means[:, :, None])[:, :, 0]
             q = self.inv_chol_p.T @ (self.inv_chol_p @ Bw.sum(axis=0))
             return Bw - self.B @ q
-
-    def multiply_kernel(self, b: FloatArray) -> FloatArray:
-        """K b (c, n), class by class."""
-        with single_threaded_if_small(self.n):
-            if self.K.ndim == 2:
-                return b @ self.K
-            return np.matmul(self.K, b[:, :, None])[:, :, 0]
 
     def marginal_blocks(self) -> FloatArray:
         """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.
@@ -305,12 +344,17 @@ class DenseBlocks:
         """M_kk = B_k − W_kᵀ W_k, W_k = L_P⁻¹ B_k (n, n); summed over the classes when ``k`` is None."""
         classes = range(self.n_classes) if k is None else [k]
         out = self.B[classes[0]].copy()
+        for m in classes[1:]:
+            out += self.B[m]
         with single_threaded_if_small(self.n):
-            for m in classes:
-                if m != classes[0]:
-                    out += self.B[m]
-                W = self.inv_chol_p @ self.B[m]
-                out -= W.T @ W
+            for first in range(0, self.n, 256):
+                last = min(first + 256, self.n)
+                L = self.inv_chol_p[first:last, :last]
+                for m in classes:
+                    W = L @ self.B[m, :last]
+                    # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
+                    dsyrk(-1.0, W.T, beta=1.0, c=out.T, overwrite_c=1)
+        mirror(out)
         return out
 
     def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
@@ -349,16 +393,6 @@ class DenseBlocks:
         if np.diagonal(K).max() > LARGE_VARIANCE:
             x += B @ (k_star - K @ x - x / self.pi[k][:, None])
         return x
-
-
-@contextmanager
-def single_threaded_if_small(n: int) -> Iterator[None]:
-    """One BLAS thread for matrices too small to share."""
-    if n >= THREADS_FROM:
-        yield
-    else:
-        with single_threaded_blas():
-            yield
 
 
 def unpack_blocks(packed: FloatArray) -> FloatArray:

@@ -66,3 +66,11 @@ class ProcessPosterior:
         k_star = kernels.cross(self.kernel, self.X, X)
         mean, cov = self.gaussian.at(k_star, kernels.diagonal(self.kernel, X))
         return mean[None], cov[None]
+
+
+def diagonal_matrices(diagonals: FloatArray) -> FloatArray:
+    """(n, c) → (n, c, c) with these diagonals."""
+    out = np.zeros((*diagonals.shape, diagonals.shape[1]))
+    each = np.arange(diagonals.shape[1])
+    out[:, each, each] = diagonals
+    return out

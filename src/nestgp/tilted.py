@@ -267,15 +267,27 @@ def update_sites(  # type: ignore[no-untyped-def]
 
 
 @_jit
+def _log_z(m, V, alpha, beta, start, log_det):  # type: ignore[no-untyped-def]
+    """log ∫ N(g | start, Q) Π_j Φ(g_j) dg of inner EP, given its sites, their moments (m, V) and log|I + Q T̃|.
+
+    Σ_j [log Ẑ_j − log ∫ N(g | cavity) t̃_j] + log ∫ N(g | start, Q) exp(−½ gᵀT̃g + β̃ᵀg) dg, the last one equal to
+    −½ log|I + QT̃| − ½ sᵀT̃s + β̃ᵀs + ½ (β̃ − T̃s)ᵀ(m − s), s = start. NaN where a cavity is invalid.
+    """
+    total = -0.5 * log_det
+    for j in range(m.size):
+        ok, _, _, _, log_term = _site_update(m[j], V[j, j], alpha[j], beta[j])
+        if not ok:
+            return np.nan
+        r = beta[j] - alpha[j] * start[j]
+        total += log_term - 0.5 * alpha[j] * start[j] ** 2 + beta[j] * start[j] + 0.5 * r * (m[j] - start[j])
+    return total
+
+
+@_jit
 def log_normaliser(  # type: ignore[no-untyped-def]
     mean, cov, index, coefficient, loading, max_sweeps, tol, m, V, alpha, beta, start, scratch, changes
 ):
-    """log ∫ N(f | mean, cov) Π_j Φ(g_j) df by inner EP to convergence from zero sites, one point.
-
-    log Z = Σ_j [log Ẑ_j − log ∫ N(g | cavity) t̃_j] + log ∫ N(g | m, Q) exp(−½ gᵀT̃g + β̃ᵀg) dg, the last one equal to
-    −½ log|I + Q T̃| − ½ mᵀT̃m + β̃ᵀm + ½ (β̃ − T̃m)ᵀ(m_post − m).
-    """
-    p = m.size
+    """log ∫ N(f | mean, cov) Π_j Φ(g_j) df by inner EP to convergence from zero sites, one point."""
     alpha[:] = 0.0
     beta[:] = 0.0
     _project(mean, cov, index, coefficient, m, V)
@@ -289,14 +301,7 @@ def log_normaliser(  # type: ignore[no-untyped-def]
             return np.nan
         if residual <= tol:
             break
-    total = -0.5 * log_det
-    for j in range(p):
-        ok, _, _, _, log_term = _site_update(m[j], V[j, j], alpha[j], beta[j])
-        if not ok:
-            return np.nan
-        r = beta[j] - alpha[j] * start[j]
-        total += log_term - 0.5 * alpha[j] * start[j] ** 2 + beta[j] * start[j] + 0.5 * r * (m[j] - start[j])
-    return total
+    return _log_z(m, V, alpha, beta, start, log_det)
 
 
 @_jit
@@ -315,3 +320,59 @@ def log_normalisers(mean, cov, index, coefficient, loading, max_sweeps, tol, out
             out[i, k] = log_normaliser(
                 mean[i], cov[i], index[k], coefficient[k], loading[k], max_sweeps, tol, m, V, alpha, beta, start, scratch, changes
             )
+
+
+@_jit
+def independent_moments(  # type: ignore[no-untyped-def]
+    mean, variance, kind, index, coefficient, loading, alpha, beta, sweeps, inner_tol, log_z, slope, curvature
+):
+    """Tilted moments of every point under a class-independent cavity N(mean, diag(variance)), both (n, c), by inner EP.
+
+    Inner sites alpha, beta (n, p) are continued in place. Outputs: log Ẑ (n,), its slope Cᵀ(β̃ − T̃ m̃) and its negative
+    curvature diag Cᵀ(T̃ − T̃ Ṽ T̃)C in the cavity mean (n, c). Returns (valid, largest inner residual before the update).
+    """
+    n, p = alpha.shape
+    c = mean.shape[1]
+    m = np.empty(p)
+    V = np.empty((p, p))
+    start = np.empty(p)
+    zero = np.zeros(p)
+    scratch = np.empty(p)
+    changes = np.empty((2, p))
+    packed = np.zeros(c * (c + 1) // 2)
+    worst = 0.0
+    for i in range(n):
+        for k in range(c):
+            packed[k * (k + 1) // 2 + k] = variance[i, k]
+        columns = index[kind[i]]
+        values = coefficient[kind[i]]
+        a = alpha[i]
+        b = beta[i]
+        _project(mean[i], packed, columns, values, m, V)
+        _augment(m, V, loading[kind[i]], zero, zero, scratch)
+        start[:] = m
+        log_det = 0.0
+        for j in range(p):
+            log_det += _rank_one(m, V, j, a[j], b[j], scratch)
+        for sweep in range(sweeps):
+            ok, residual, change = _sweep(m, V, a, b, False, scratch, changes)
+            if not ok:
+                return False, np.inf
+            log_det += change
+            if sweep == 0:
+                worst = max(worst, residual)
+            if residual <= inner_tol:
+                break
+        log_z[i] = _log_z(m, V, a, b, start, log_det)
+        slope[i] = 0.0
+        curvature[i] = 0.0
+        for j in range(p):
+            for s in range(columns.shape[1]):
+                k = columns[j, s]
+                slope[i, k] += values[j, s] * (b[j] - a[j] * m[j])
+                curvature[i, k] += values[j, s] ** 2 * a[j]
+                for q in range(p):
+                    for t in range(columns.shape[1]):
+                        if columns[q, t] == k:
+                            curvature[i, k] -= values[j, s] * values[q, t] * a[j] * V[j, q] * a[q]
+    return True, worst

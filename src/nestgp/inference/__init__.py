@@ -1,6 +1,8 @@
 """Inference methods: one frozen dataclass of options each, all with ``infer(K, y, n_classes, init=None) -> Fit``."""
 
+from nestgp.inference.independent_ep import IndependentEP
 from nestgp.inference.nested_ep import NestedEP
+from nestgp.inference.quadrature_ep import QuadratureEP
 from nestgp.inference.result import Fit, Inference, Iteration, Status
 
-__all__ = ["Fit", "Inference", "Iteration", "NestedEP", "Status"]
+__all__ = ["Fit", "IndependentEP", "Inference", "Iteration", "NestedEP", "QuadratureEP", "Status"]

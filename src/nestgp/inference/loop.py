@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from nestgp.inference.result import Iteration, Status
-from nestgp.linalg import FloatArray, NotPositiveDefiniteError
+from nestgp.inference.result import Fit, Iteration, Status
+from nestgp.linalg import FloatArray, KernelStack, NotPositiveDefiniteError
 
 _SMALLEST_DAMPING = 1e-3
 
@@ -81,8 +81,9 @@ class AdaptiveMixing:
     """Damping that follows the residual, and Anderson mixing once the iteration is near a fixed point.
 
     Far away: with t = ⟨f_k, f_{k−1}⟩/|f_{k−1}|² (f = F(x) − x, weighted), t < 0 means that the step overshot, and δ/(1 − t)
-    is the step that would have hit; otherwise δ grows by a tenth. Near (rms f below ``near``): x is extrapolated so that the
-    last few differences of f cancel f. A residual that doubles drops that memory and shortens the step.
+    is the step that would have hit; otherwise δ grows by a tenth, or shrinks by a fifth if f has grown. Near (rms f below
+    ``near``): x is extrapolated so that the last few differences of f cancel f. A residual that doubles drops that memory
+    and shortens the step.
     """
 
     def __init__(self, damping: float = 0.8, window: int = 6, near: float = 0.05) -> None:
@@ -115,7 +116,10 @@ class AdaptiveMixing:
         if not self._dx:
             previous = weight * self._f
             t = float(np.vdot(weight * f, previous) / max(np.vdot(previous, previous), 1e-300))
-            self.damping = max(self.damping / (1.0 - t), 0.05) if t < 0 else min(1.0, 1.1 * self.damping)
+            if t < 0:
+                self.damping = max(self.damping / (1.0 - t), 0.05)
+            else:  # complex eigenvalues spiral outwards with t > 0: grow only while the residual falls
+                self.damping = min(1.0, 1.1 * self.damping) if norm <= self._norm else max(0.8 * self.damping, 0.05)
         if norm > 2.0 * self._norm:
             self._forget()
             self._rest = 2
@@ -202,3 +206,30 @@ def make_mixer(damping: float | str) -> Mixer:
     if isinstance(damping, str) or not 0.0 < damping <= 1.0:
         raise ValueError(f"damping={damping!r} is neither 'adaptive' nor a number in (0, 1]: use 'adaptive' or e.g. 0.8")
     return FixedDamping(float(damping))
+
+
+class FixedPointMethod(FixedPointProblem, Protocol):
+    """A fixed-point problem that knows where to start and how to present its result."""
+
+    @property
+    def blocks(self) -> KernelStack: ...
+
+    def starts(self, init: Fit | None) -> list[FloatArray]: ...
+
+    def fit(self, outcome: Outcome) -> Fit: ...
+
+    def failed(self, status: Status) -> Fit: ...
+
+
+def run(method: FixedPointMethod, init: Fit | None, damping: float | str, max_iter: int, tol: float) -> Fit:
+    """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result."""
+    try:
+        method.blocks.check_kernel()
+    except NotPositiveDefiniteError:
+        return method.failed(Status.NOT_POSITIVE_DEFINITE)
+    outcome = None
+    for x in method.starts(init):
+        outcome = find_fixed_point(method, x, make_mixer(damping), max_iter, tol)
+        if outcome is not None and outcome.status is not Status.DIVERGED:
+            break
+    return method.failed(Status.DIVERGED) if outcome is None else method.fit(outcome)

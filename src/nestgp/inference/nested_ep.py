@@ -10,10 +10,10 @@ import numpy as np
 from nestgp import tilted
 from nestgp.evidence import evidence_gradient, log_evidence
 from nestgp.inference.checks import check_options, check_problem
-from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_fixed_point, make_mixer
-from nestgp.inference.result import Fit, Status
+from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, make_mixer, run
+from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.inference.sequential import sequential_sweep
-from nestgp.linalg import DenseBlocks, FloatArray, IntArray, NotPositiveDefiniteError, unpack_blocks
+from nestgp.linalg import DenseBlocks, FloatArray, IntArray, unpack_blocks
 from nestgp.posterior import GaussianPosterior
 from nestgp.sites import site_locations, site_means, site_precision, site_weights
 
@@ -51,17 +51,7 @@ class NestedEP:
         """
         self._check_options()
         K, y = check_problem(K, y, n_classes)
-        state = _State(self, K, y, n_classes)
-        try:
-            state.blocks.check_kernel()
-        except NotPositiveDefiniteError:
-            return state.failed(Status.NOT_POSITIVE_DEFINITE)
-        outcome = None
-        for x in state.starts(init):
-            outcome = find_fixed_point(state, x, make_mixer(self.damping), self.max_iter, self.tol)
-            if outcome is not None and outcome.status is not Status.DIVERGED:
-                break
-        return state.failed(Status.DIVERGED) if outcome is None else state.fit(outcome)
+        return run(_State(self, K, y, n_classes), init, self.damping, self.max_iter, self.tol)
 
     def _check_options(self) -> None:
         make_mixer(self.damping)
@@ -89,15 +79,7 @@ class _State:
 
     def starts(self, init: Fit | None) -> list[FloatArray]:
         """Starting points, the warm one first."""
-        cold = np.zeros((2, self.y.size, self.n_classes - 1))
-        if init is None or init.sites is None:
-            return [cold]
-        if init.sites.shape != cold.shape:
-            raise ValueError(
-                f"init has sites of shape {init.sites.shape}, this problem needs {cold.shape}: "
-                "pass a Fit of the same method, data and classes, or init=None"
-            )
-        return [init.sites, cold]
+        return starting_points(init, np.zeros((2, self.y.size, self.n_classes - 1)))
 
     def project(self, x: FloatArray) -> FloatArray:
         """Site precisions are never negative."""

@@ -112,3 +112,15 @@ class Inference(Protocol):
     """Seam 1: K and labels in, a :class:`Fit` out. An inference never sees hyperparameters."""
 
     def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit: ...
+
+
+def starting_points(init: Fit | None, cold: FloatArray) -> list[FloatArray]:
+    """Starting points for an iteration: the sites of ``init`` if there are any, then the cold start."""
+    if init is None or init.sites is None:
+        return [cold]
+    if np.shape(init.sites) != cold.shape:
+        raise ValueError(
+            f"init has sites of shape {np.shape(init.sites)}, this problem needs {cold.shape}: "
+            "pass a Fit of the same method, data and classes, or init=None"
+        )
+    return [init.sites, cold]

@@ -1,0 +1,121 @@
+"""Block algebra of K + class-independent sites: c factors and no coupling, for the approximations that leave it out.
+
+With site precisions τ_k (n,) per class: A_k = I + T_k½ K_k T_k½ = L Lᵀ, E_k = L⁻¹ T_k½, B_k = E_kᵀE_k, Σ_k = K_k − K_k B_k K_k.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nestgp.linalg import (
+    THREADS_FROM,
+    FloatArray,
+    KernelStack,
+    add_identity_scaled,
+    cholesky_in_place,
+    for_each,
+    gram_of_lower_in_place,
+    mirror,
+    single_threaded_blas,
+    single_threaded_if_small,
+    triangular_inverse_in_place,
+)
+
+#: Where τ·K_ii is below this, (1 − diag A⁻¹)/τ has lost too many digits and K_ii − |E K_i|² is used.
+SMALL_SITE = 1e-6
+
+
+class IndependentBlocks(KernelStack):
+    """Factors of K_k⁻¹ + diag(τ_k).
+
+    Parameters
+    ----------
+    K : (n, n) shared, or (c, n, n).
+    n_classes : int
+    equal_sites : True if τ is the same for every class; with a shared kernel one factor then serves all.
+    """
+
+    def __init__(self, K: FloatArray, n_classes: int, equal_sites: bool = False) -> None:
+        super().__init__(K, n_classes)
+        self.n_factors = 1 if equal_sites and K.ndim == 2 else n_classes
+        self.E = np.empty((self.n_factors, self.n, self.n))
+        self.tau: FloatArray = np.empty((n_classes, self.n))
+        self.log_det = np.nan
+
+    def factor(self, k: int) -> FloatArray:
+        """E_k, lower triangular (n, n)."""
+        return self.E[k if self.n_factors > 1 else 0]
+
+    def refresh(self, tau: FloatArray) -> None:
+        """Factor for new site precisions τ (c, n)."""
+        self.tau = tau
+        root = np.sqrt(tau)
+        log_dets = np.empty(self.n_factors)
+
+        def invert(k: int) -> None:
+            add_identity_scaled(self.class_kernel(k), root[k], self.E[k])
+            log_dets[k] = cholesky_in_place(self.E[k])
+            triangular_inverse_in_place(self.E[k])
+            self.E[k] *= root[k]
+
+        parallel = 0
+        if self.n >= THREADS_FROM:
+            with single_threaded_blas() as workers:
+                parallel = self.n_factors - self.n_factors % workers if workers > 1 else 0
+                for_each(invert, parallel, workers)
+        for k in range(parallel, self.n_factors):
+            with single_threaded_if_small(self.n):
+                invert(k)
+        self.log_det = float(log_dets.sum()) * (self.n_classes // self.n_factors)
+
+    def solve(self, site_means: FloatArray) -> FloatArray:
+        """b = K⁻¹μ (c, n) for sites with means w (c, n): b_k = B_k w_k."""
+        with single_threaded_if_small(self.n):
+            if self.n_factors == 1:
+                return (site_means @ self.E[0].T) @ self.E[0]
+            return np.stack([E.T @ (E @ w) for E, w in zip(self.E, site_means, strict=True)])
+
+    def marginal_variances(self) -> FloatArray:
+        """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/τ_k, (c, n)."""
+        out = np.empty((self.n_classes, self.n))
+        with single_threaded_if_small(self.n):
+            for k in range(self.n_factors):
+                E, tau, K = self.E[k], self.tau[k], self.class_kernel(k)
+                out[k] = (1.0 - np.einsum("ri,ri->i", E, E) / tau) / tau
+                prior = np.diagonal(K)
+                small = np.flatnonzero(tau * prior < SMALL_SITE)
+                for part in np.array_split(small, max(1, small.size // 128)):
+                    EK = E @ K[:, part]
+                    out[k, part] = prior[part] - np.einsum("ri,ri->i", EK, EK)
+        out[self.n_factors :] = out[0]
+        return out
+
+    def m_blocks(self, k: int | None = None) -> FloatArray:
+        """M_kk = B_k (n, n); summed over the classes when ``k`` is None."""
+        classes = range(self.n_classes) if k is None else [k]
+        if self.n_factors == 1:
+            return len(classes) * self._precision(0)
+        out = self._precision(classes[0])
+        for m in classes[1:]:
+            out += self._precision(m)
+        return out
+
+    def _precision(self, k: int) -> FloatArray:
+        B = self.E[k].copy()
+        with single_threaded_if_small(self.n):
+            gram_of_lower_in_place(B)
+        mirror(B)
+        return B
+
+    def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
+        """Latent covariance at new inputs (m, c, c), diagonal: k_** − |E_k k_*|²."""
+        c, m = self.n_classes, k_star.shape[-1]
+        prior_variance = np.broadcast_to(prior_variance, (c, m))
+        cov = np.zeros((m, c, c))
+        with single_threaded_if_small(self.n):
+            for k in range(c):
+                if k == 0 or self.n_factors > 1 or k_star.ndim == 3:
+                    V = self.factor(k) @ (k_star if k_star.ndim == 2 else k_star[k])
+                    shrink = np.einsum("im,im->m", V, V)
+                cov[:, k, k] = prior_variance[k] - shrink
+        return cov
