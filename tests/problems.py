@@ -1,7 +1,7 @@
 """Small named problems, and the inference methods that every test of inference runs over.
 
-A test that holds for every method is written once and parametrised by ``METHODS`` × ``PROBLEMS``; what is true of
-nested EP's fixed point only takes ``NESTED``.
+A test that holds for every method is written once and parametrised by ``METHODS`` × ``PROBLEMS``; what is
+true of nested EP's fixed point only takes ``NESTED``.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ PROBLEMS = list(_MAKERS)
 
 
 def clusters(log_s2: float, log_l: float) -> Problem:
-    """36 points in three separated clusters: with log σ² = 8 and log l = 3 a fixed damping of 0.8 wanders for ever."""
+    """36 points in three separated clusters: at log σ² = 8, log l = 3 a fixed damping of 0.8 wanders for ever."""
     rng = np.random.default_rng(1)
     centres = 6.0 * rng.standard_normal((3, 2))
     y = np.repeat(np.arange(3), 12)

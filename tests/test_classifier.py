@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's contract, and the wiring between kernels, inference, search and prediction."""
+"""The estimator: scikit-learn's contract, and the wiring of kernels, inference, search and prediction."""
 
 from __future__ import annotations
 
@@ -70,14 +70,18 @@ def test_the_search_improves_the_evidence_and_the_parameter_stays(iris: tuple[Ar
     assert clf.kernel is kernel
     assert_allclose(kernel.theta, 0.0)
     assert clf.log_marginal_likelihood_value_ > clf.log_marginal_likelihood(np.zeros(2)) + 1.0
-    assert_allclose(clf.log_marginal_likelihood(clf.kernel_.theta), clf.log_marginal_likelihood_value_, atol=1e-6)
+    assert_allclose(
+        clf.log_marginal_likelihood(clf.kernel_.theta), clf.log_marginal_likelihood_value_, atol=1e-6
+    )
 
 
 def test_the_evidence_never_includes_the_prior(iris: tuple[Array, Labels]) -> None:
     X, y = iris
     with_prior = GPClassifier(rbf(1.0, 0.0)).fit(X, y)
     without = GPClassifier(with_prior.kernel_, prior=None, optimizer=None).fit(X, y)
-    assert with_prior.log_marginal_likelihood_value_ == pytest.approx(without.log_marginal_likelihood_value_, abs=1e-6)
+    assert with_prior.log_marginal_likelihood_value_ == pytest.approx(
+        without.log_marginal_likelihood_value_, abs=1e-6
+    )
     assert with_prior.search_.objective < with_prior.log_marginal_likelihood_value_ - 1.0
 
 
@@ -85,7 +89,9 @@ def test_the_evidence_never_includes_the_prior(iris: tuple[Array, Labels]) -> No
 def test_fixed_hyperparameters_give_the_oracles_evidence(name: str) -> None:
     p = problem(name)
     clf = GPClassifier(p.kernel, optimizer=None, inference=NestedEP(tol=TIGHT)).fit(p.X, p.y)
-    assert clf.log_marginal_likelihood_value_ == pytest.approx(nested_ep(*p.inputs(), tol=1e-12).log_z, abs=1e-9)
+    assert clf.log_marginal_likelihood_value_ == pytest.approx(
+        nested_ep(*p.inputs(), tol=1e-12).log_z, abs=1e-9
+    )
     assert clf.search_ is None
 
 
@@ -130,11 +136,15 @@ def test_probabilities_are_consistent(rule: str, iris: tuple[Array, Labels]) -> 
     assert_array_equal(clf.predict(X), clf.classes_[p.argmax(axis=1)])
 
 
-def test_probabilities_do_not_depend_on_the_batch(fitted: GPClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probabilities_do_not_depend_on_the_batch(
+    fitted: GPClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X = np.random.default_rng(0).uniform(0.0, 8.0, (200, 4))
     whole = fitted.predict_proba(X)
     assert_array_equal(fitted.predict_proba(X), whole)
-    assert_allclose(np.vstack([fitted.predict_proba(X[i : i + 1]) for i in range(200)]), whole, rtol=0, atol=1e-12)
+    assert_allclose(
+        np.vstack([fitted.predict_proba(X[i : i + 1]) for i in range(200)]), whole, rtol=0, atol=1e-12
+    )
     mean, cov = fitted.predict_latent(X)
     monkeypatch.setattr("nestgp.classifier.PREDICT_MEMORY", 1)  # sixteen rows at a time
     assert_allclose(fitted.predict_proba(X), whole, rtol=0, atol=1e-12)
@@ -161,7 +171,9 @@ def test_far_from_the_data_nothing_is_known(fitted: GPClassifier) -> None:
     assert_allclose(cov[0], fitted.kernel_.k1.constant_value * np.eye(3), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("log_s2", "each", "mean"), [(0.0, 0.01, 0.003), (1.5, 0.06, 0.004), (4.0, 0.5, 0.04)])
+@pytest.mark.parametrize(
+    ("log_s2", "each", "mean"), [(0.0, 0.01, 0.003), (1.5, 0.06, 0.004), (4.0, 0.5, 0.04)]
+)
 def test_leave_one_out_against_refits_without_the_row(log_s2: float, each: float, mean: float) -> None:
     rng = np.random.default_rng(0)
     y = np.arange(25) % 3
@@ -172,8 +184,8 @@ def test_leave_one_out_against_refits_without_the_row(log_s2: float, each: float
         others = np.arange(25) != i
         one = GPClassifier(rbf(log_s2, 0.3), optimizer=None).fit(X[others], y[others])
         refits[i] = one.predict_log_proba(X[i : i + 1])[0, y[i]]
-    # The cavity keeps the other sites as they are with row i present. Measured: 0.006, 0.044 and 0.43 for the worst
-    # row (one whose label surprises), 0.0016, 0.0021 and 0.030 for the mean of −0.68, −0.56 and −0.66.
+    # The cavity keeps the other sites as they are with row i present. Measured: 0.006, 0.044 and 0.43 for the
+    # worst row (one whose label surprises), 0.0016, 0.0021 and 0.030 for the mean of −0.68, −0.56 and −0.66.
     assert np.abs(clf.loo_log_proba_ - refits).max() <= each
     assert abs(clf.loo_log_proba_.mean() - refits.mean()) <= mean
     training = clf.predict_log_proba(X)[np.arange(25), y]
@@ -204,7 +216,9 @@ def test_columns_follow_the_sorted_labels(labels: list[Any], iris: tuple[Array, 
     plain, other = (fixed(inference=NestedEP(tol=1e-9)).fit(X, labels) for labels in (y, relabelled))
     assert_array_equal(other.classes_, np.sort(np.unique(relabelled)))
     assert_allclose(other.predict_proba(X), plain.predict_proba(X)[:, order], rtol=0, atol=1e-7)
-    assert other.log_marginal_likelihood_value_ == pytest.approx(plain.log_marginal_likelihood_value_, abs=1e-7)
+    assert other.log_marginal_likelihood_value_ == pytest.approx(
+        plain.log_marginal_likelihood_value_, abs=1e-7
+    )
 
 
 def test_clone_and_parameters() -> None:
@@ -220,7 +234,10 @@ def test_clone_and_parameters() -> None:
 def test_pickle_round_trip(fitted: GPClassifier, iris: tuple[Array, Labels]) -> None:
     back = pickle.loads(pickle.dumps(fitted))
     assert_array_equal(back.predict_proba(iris[0]), fitted.predict_proba(iris[0]))
-    assert back.log_marginal_likelihood(eval_gradient=True)[0] == fitted.log_marginal_likelihood(eval_gradient=True)[0]
+    assert (
+        back.log_marginal_likelihood(eval_gradient=True)[0]
+        == fitted.log_marginal_likelihood(eval_gradient=True)[0]
+    )
     assert back.status_ is Status.CONVERGED
 
 
@@ -275,9 +292,13 @@ def test_default_kernel_does_not_see_the_units_of_the_columns(iris: tuple[Array,
     scale, offset = np.array([1000.0, 1e-3, 7.0, 1.0]), np.array([5.0, -1.0, 1e3, 0.0])
     plain = GPClassifier().fit(X, y)
     moved = GPClassifier().fit(X * scale + offset, y)
-    assert moved.log_marginal_likelihood_value_ == pytest.approx(plain.log_marginal_likelihood_value_, abs=1e-4)
+    assert moved.log_marginal_likelihood_value_ == pytest.approx(
+        plain.log_marginal_likelihood_value_, abs=1e-4
+    )
     # The two searches see the same numbers up to rounding, and end within the optimiser's tolerance.
-    assert_allclose(moved.predict_proba(X_new * scale + offset), plain.predict_proba(X_new), rtol=0, atol=1e-4)
+    assert_allclose(
+        moved.predict_proba(X_new * scale + offset), plain.predict_proba(X_new), rtol=0, atol=1e-4
+    )
 
 
 def test_one_lengthscale_above_thirty_columns() -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @cache
 def usps(path: Path) -> tuple[Array, Labels, Array, Labels]:
-    """Digits 3, 5 and 7 of the resampled USPS data, raw grey levels in [−1, 1]: 1157 rows to train, 1175 to test."""
+    """Digits 3, 5 and 7 of the resampled USPS data, raw grey levels in [−1, 1]: 1157 training rows, 1175 test rows."""
     with np.load(path) as data:
         parts = []
         for part in ("train", "test"):
@@ -31,11 +31,20 @@ def usps(path: Path) -> tuple[Array, Labels, Array, Labels]:
     return parts[0], parts[1], parts[2], parts[3]
 
 
+# The log densities are sums over the test rows. Dense cn × cn matrices and bivariate normal integrals at the same
+# sites give −73.018 and −77.610 at (8, 2.5) and (8, 3), inner EP −73.010 and −77.594.
 @pytest.mark.parametrize(
     ("log_s2", "log_l", "log_z", "log_density"),
-    [(4.0, 2.0, -158.568, -79.56), (8.0, 2.5, -148.033, -73.06), (6.0, 2.5, -148.747, -73.56), (8.0, 3.0, -153.49, -77.54)],
+    [
+        (4.0, 2.0, -158.568, -79.543),
+        (8.0, 2.5, -148.033, -73.010),
+        (6.0, 2.5, -148.747, -73.602),
+        (8.0, 3.0, -153.49, -77.594),
+    ],
 )
-def test_usps_3_5_7(datasets_dir: Path, log_s2: float, log_l: float, log_z: float, log_density: float) -> None:
+def test_usps_3_5_7(
+    datasets_dir: Path, log_s2: float, log_l: float, log_z: float, log_density: float
+) -> None:
     X, y, X_test, y_test = usps(datasets_dir / "usps_resampled.npz")
     assert (len(y), len(y_test)) == (1157, 1175)
     clf = GPClassifier(rbf(log_s2, log_l), optimizer=None).fit(X, y)
@@ -43,12 +52,13 @@ def test_usps_3_5_7(datasets_dir: Path, log_s2: float, log_l: float, log_z: floa
     assert clf.log_marginal_likelihood_value_ == pytest.approx(log_z, abs=0.01)
     log_p = clf.predict_log_proba(X_test)
     observed = np.searchsorted(clf.classes_, y_test)
-    assert log_p[np.arange(len(y_test)), observed].sum() == pytest.approx(log_density, abs=0.05)
+    assert log_p[np.arange(len(y_test)), observed].sum() == pytest.approx(log_density, abs=0.01)
     if (log_s2, log_l) == (4.0, 2.0):
         accuracy = float((clf.classes_[log_p.argmax(axis=1)] == y_test).mean())
         assert accuracy == pytest.approx(0.98383, abs=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The least populated class in y has only 9 members:UserWarning")  # glass
 @pytest.mark.parametrize(
     ("name", "expected"), [("new_thyroid", -0.058), ("teaching", -0.810), ("glass", -0.777), ("wine", -0.073)]
 )

@@ -157,5 +157,7 @@ def test_gradient_by_the_matrix_itself() -> None:
     direction = np.random.default_rng(1).standard_normal((5, 5))
     direction += direction.T
     gradient = EXACT.infer(K, p.y, 3).evidence_grad
-    numeric = central_difference(lambda t: EXACT.infer(K + t * direction, p.y, 3).log_evidence, 0.0, 2e-3, richardson=True)
+    numeric = central_difference(
+        lambda t: EXACT.infer(K + t * direction, p.y, 3).log_evidence, 0.0, 2e-3, richardson=True
+    )
     assert np.sum(gradient * direction) == pytest.approx(float(numeric), abs=1e-8)

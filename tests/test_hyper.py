@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
+from scipy.optimize import minimize
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from nestgp import GPClassifier, hyper, kernels
@@ -151,8 +152,13 @@ def test_search_ends_at_a_stationary_point_above_its_start(prior: Any, objective
     assert result.n_evaluations >= 3
     assert result.n_iterations >= result.n_evaluations
     assert result.n_failures == 0
-    around = [fresh(result.theta + d)[0] for d in (np.array([0.2, 0]), np.array([-0.2, 0]), np.array([0, 0.2]), np.array([0, -0.2]))]
-    assert min(around) > end - 1e-5  # ftol of the search is 1e-7 of a value near 30: without a prior there is a plateau
+    around = [
+        fresh(result.theta + d)[0]
+        for d in (np.array([0.2, 0]), np.array([-0.2, 0]), np.array([0, 0.2]), np.array([0, -0.2]))
+    ]
+    assert (
+        min(around) > end - 1e-5
+    )  # ftol of the search is 1e-7 of a value near 30: without a prior there is a plateau
 
 
 def test_search_needs_something_to_search(objective_of: Any) -> None:
@@ -163,7 +169,10 @@ def test_search_needs_something_to_search(objective_of: Any) -> None:
 
 def test_the_prior_moves_the_answer() -> None:
     p = problem("separable")  # the evidence alone wants ever larger values
-    fits = [GPClassifier(rbf(1.0, 0.0), prior=prior).fit(p.X, p.y) for prior in ("half-student-t", None, HalfStudentT(scale=0.5))]
+    fits = [
+        GPClassifier(rbf(1.0, 0.0), prior=prior).fit(p.X, p.y)
+        for prior in ("half-student-t", None, HalfStudentT(scale=0.5))
+    ]
     sizes = [clf.kernel_.theta[0] for clf in fits]
     assert sizes[2] < sizes[0] < sizes[1]
 
@@ -216,7 +225,9 @@ def test_a_failing_evaluation_is_avoided(objective_of: Any) -> None:
 
 
 def test_when_every_evaluation_fails_the_error_says_where_it_began(objective_of: Any) -> None:
-    with pytest.raises(ArithmeticError, match=r"none of \d+ evaluations .* theta=\[1\. 0\.\].*positive definite"):
+    with pytest.raises(
+        ArithmeticError, match=r"none of \d+ evaluations .* theta=\[1\. 0\.\].*positive definite"
+    ):
         search(objective_of(FailsAbove(0.0)), START, BOUNDS)
 
 
@@ -249,8 +260,6 @@ def test_an_interrupt_keeps_the_best_point_so_far(objective_of: Any) -> None:
         values.append(out[0])
         return out
 
-    from scipy.optimize import minimize
-
     options = {"maxiter": 200, "ftol": 1e-7, "gtol": 1e-3}
     minimize(record, START, jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
     best = int(np.argmin(values[:4]))
@@ -268,7 +277,9 @@ def test_an_interrupt_before_anything_was_found_is_passed_on(objective_of: Any) 
 def test_an_interrupt_ends_the_restarts_too(objective_of: Any) -> None:
     inference = Interrupting(5)
     with pytest.warns(UserWarning, match="interrupted"):
-        result = search_with_restarts(lambda: objective_of(inference), START, BOUNDS, 2, np.random.default_rng(0), None)
+        result = search_with_restarts(
+            lambda: objective_of(inference), START, BOUNDS, 2, np.random.default_rng(0), None
+        )
     assert result.message == "interrupted"
     assert inference.calls == 5
 
@@ -321,7 +332,9 @@ def test_a_restart_that_fails_does_not_end_the_others(objective_of: Any) -> None
     result = search_with_restarts(make, START, BOUNDS, 5, np.random.default_rng(0), None)
     assert np.isfinite(result.objective)
     with pytest.raises(ArithmeticError, match="none of"):
-        search_with_restarts(lambda: objective_of(FailsAbove(0.0)), START, BOUNDS, 2, np.random.default_rng(0), None)
+        search_with_restarts(
+            lambda: objective_of(FailsAbove(0.0)), START, BOUNDS, 2, np.random.default_rng(0), None
+        )
 
 
 def test_progress_is_shown_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

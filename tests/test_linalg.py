@@ -10,11 +10,20 @@ from nestgp import linalg
 from nestgp.linalg import DenseBlocks, NotPositiveDefiniteError, unpack_blocks
 from nestgp.sites import site_locations, site_means, site_weights
 from tests.oracles._types import Array, Labels
-from tests.oracles.dense import dense_m, dense_posterior, dense_predict, marginal, stacked_prior, stacked_sites
+from tests.oracles.dense import (
+    dense_m,
+    dense_posterior,
+    dense_predict,
+    marginal,
+    stacked_prior,
+    stacked_sites,
+)
 from tests.oracles.reference import squared_exponential
 
 
-def make(n: int, c: int, per_class: bool, smallest: float = 0.05, s2: float = 2.0) -> tuple[Array, Array, Array, Labels]:
+def make(
+    n: int, c: int, per_class: bool, smallest: float = 0.05, s2: float = 2.0
+) -> tuple[Array, Array, Array, Labels]:
     """K, and sites α̃, β̃ (c, n) whose α̃ spread over the decades from ``smallest`` to 1."""
     rng = np.random.default_rng(n + c)
     X = rng.standard_normal((n, 2))
@@ -98,7 +107,9 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
     mu, Sigma = dense_posterior(K, alpha, beta, y)
     M = dense_m(K, alpha, y)
     rows, cols = np.tril_indices(c)
-    packed = np.stack([[Sigma[k * n + i, m * n + i] for i in range(n)] for k, m in zip(rows, cols, strict=True)])
+    packed = np.stack(
+        [[Sigma[k * n + i, m * n + i] for i in range(n)] for k, m in zip(rows, cols, strict=True)]
+    )
     found = []
     for threads in (1, 2):
         monkeypatch.setattr(linalg, "blas_threads", lambda threads=threads: threads)
@@ -133,7 +144,9 @@ def test_an_error_in_a_worker_thread_is_not_lost() -> None:
 
 @pytest.mark.parametrize("log_s2", [8.0, 12.0, 16.0])
 @pytest.mark.parametrize("length", [1.0, 100.0])
-def test_predictions_at_the_training_points_are_the_marginals_for_large_variances(log_s2: float, length: float) -> None:
+def test_predictions_at_the_training_points_are_the_marginals_for_large_variances(
+    log_s2: float, length: float
+) -> None:
     # K_** − K_*ᵀMK_* subtracts numbers of size σ²: ε σ² is what rounding must cost, ε σ⁴ what it must not.
     rng = np.random.default_rng(2)
     X = rng.standard_normal((24, 2))
@@ -142,7 +155,9 @@ def test_predictions_at_the_training_points_are_the_marginals_for_large_variance
     alpha = rng.uniform(0.01, 1.0, (3, 24))
     alpha[y, np.arange(24)] = 0.0
     blocks = refreshed(K, alpha, y)
-    spread = np.eye(3) - 1 / 3  # what the classes have in common, of variance σ²/3, is not seen by any likelihood
+    spread = (
+        np.eye(3) - 1 / 3
+    )  # what the classes have in common, of variance σ²/3, is not seen by any likelihood
     predicted = spread @ blocks.predict(K, np.diagonal(K)) @ spread
     marginals = spread @ unpack_blocks(blocks.marginal_blocks()) @ spread
     assert_allclose(predicted, marginals, rtol=1e-8, atol=100 * np.finfo(float).eps * np.exp(log_s2))

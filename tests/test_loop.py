@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from nestgp import kernels, predict
 from nestgp.inference import Fit, Inference, NestedEP, Status
 from nestgp.inference.loop import (
     AdaptiveMixing,
@@ -18,6 +19,7 @@ from nestgp.inference.loop import (
     find_fixed_point,
     make_mixer,
 )
+from nestgp.posterior import ProcessPosterior
 from tests.oracles._types import Array
 from tests.problems import METHODS, PROBLEMS, clusters, problem, rbf
 
@@ -75,7 +77,9 @@ def test_mixing_is_faster_than_damping_near_the_fixed_point() -> None:
     b = np.array([1e-3, -2e-3, 5e-4])
     counts = []
     for damping in ("adaptive", 0.8):
-        outcome = find_fixed_point(LinearMap(MAPS["contraction"], b), np.zeros(3), make_mixer(damping), 2000, 1e-12)
+        outcome = find_fixed_point(
+            LinearMap(MAPS["contraction"], b), np.zeros(3), make_mixer(damping), 2000, 1e-12
+        )
         assert outcome is not None
         counts.append(len(outcome.history))
     assert counts[0] <= 12  # a linear map in three dimensions is solved by four differences
@@ -90,13 +94,17 @@ def test_an_undamped_oscillation_ends_with_the_best_state_and_says_so() -> None:
     assert len(outcome.history) == 40
     residuals = [row.residual for row in outcome.history]
     assert outcome.evaluation.residual == min(residuals) < residuals[-1]
-    assert_array_equal(problem_.state, outcome.x)  # re-evaluated: the problem holds the state that is returned
+    assert_array_equal(
+        problem_.state, outcome.x
+    )  # re-evaluated: the problem holds the state that is returned
 
 
 @pytest.mark.parametrize("damping", ["adaptive", 0.9])
 def test_an_invalid_state_is_backed_out_of(damping: float | str) -> None:
     # The fixed point is at 10; a first step beyond 5 is refused, shorter ones are not.
-    problem_ = LinearMap(np.zeros((1, 1)), np.array([10.0]), forbidden=lambda x: bool(x[0] > 5) and problem_.calls == 2)
+    problem_ = LinearMap(
+        np.zeros((1, 1)), np.array([10.0]), forbidden=lambda x: bool(x[0] > 5) and problem_.calls == 2
+    )
     outcome = find_fixed_point(problem_, np.zeros(1), make_mixer(damping), 500, 1e-8)
     assert outcome is not None
     assert outcome.status is Status.CONVERGED
@@ -172,7 +180,7 @@ def test_convergence_is_what_the_residual_says(method: Inference, name: str) -> 
     assert fit.converged == (fit.residual <= tol)
     # At a tolerance near rounding a schedule may honestly stop short of it, never far.
     assert fit.residual <= 10 * tol
-    assert fit.log_evidence == [row for row in fit.history if row.residual == fit.residual][0].log_evidence
+    assert fit.log_evidence == next(row.log_evidence for row in fit.history if row.residual == fit.residual)
 
 
 @pytest.mark.parametrize("max_iter", [1, 2, 3])
@@ -204,7 +212,7 @@ def test_a_tolerance_below_rounding_returns_the_best_state(method: Inference) ->
     assert fit.residual <= 1e-8
     best = fit.history[int(np.argmin(residuals))]
     assert fit.log_evidence == best.log_evidence
-    # Posterior and evidence belong to that state: starting from its sites, the first evaluation finds both again.
+    # Posterior and evidence belong to that state: from its sites, the first evaluation finds both again.
     again = dataclasses.replace(method, max_iter=1).infer(*p.inputs(), init=fit)  # type: ignore[type-var]
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-13)
     assert_allclose(again.posterior.mean, fit.posterior.mean, rtol=0, atol=1e-13)
@@ -306,7 +314,7 @@ def test_fixed_damping_can_wander_for_ever_and_says_so() -> None:
     assert wandering.n_iter == 300
     check_complete(wandering, 36, 3, shared=True)
     assert wandering.residual == min(row.residual for row in wandering.history) > 1e-2
-    # Nothing but the residual gives it away: the evidence hardly moves between iterations, at the wrong value.
+    # Nothing but the residual gives it away: the evidence hardly moves, at the wrong value.
     last = [row.log_evidence for row in wandering.history[-2:]]
     assert abs(last[1] - last[0]) < 1.0
     assert abs(wandering.log_evidence - adaptive.log_evidence) > 0.1
@@ -330,9 +338,6 @@ EXTREME_DATA = {
 @pytest.mark.parametrize("log_s2", [-10.0, 0.0, 8.0, 12.0, 16.0, 20.0])
 @pytest.mark.parametrize("data", EXTREME_DATA)
 def test_extreme_hyperparameters_end_in_probabilities_and_an_honest_status(data: str, log_s2: float) -> None:
-    from nestgp import kernels, predict
-    from nestgp.posterior import ProcessPosterior
-
     X, y, c = EXTREME_DATA[data]
     X_new = np.random.default_rng(3).standard_normal((15, 2))
     for length in (1e-3, 1e-1, 1.0, 30.0, 1e3, 1e5):

@@ -79,7 +79,10 @@ def test_predictions_are_those_of_the_dense_matrices(name: str) -> None:
     X_new = np.random.default_rng(0).standard_normal((7, p.X.shape[1]))
     k_star, prior = kernels.cross(p.kernel, p.X, X_new), kernels.diagonal(p.kernel, X_new)
     mean, cov = dense_predict(p.K, k_star, prior, expected.alpha, expected.beta, p.y)
-    for found in (fit.posterior.at(k_star, prior), [a[0] for a in ProcessPosterior(p.kernel, p.X, fit.posterior).latent(X_new)]):
+    for found in (
+        fit.posterior.at(k_star, prior),
+        [a[0] for a in ProcessPosterior(p.kernel, p.X, fit.posterior).latent(X_new)],
+    ):
         assert_allclose(found[0], mean, rtol=0, atol=1e-8 * scale_of(p))
         assert_allclose(found[1], cov, rtol=0, atol=1e-8 * scale_of(p) ** 2)
 
@@ -176,7 +179,9 @@ def test_two_classes_are_binary_probit_with_the_same_kernel(method: NestedEP, lo
 
 def test_sequential_updates_take_fewer_iterations() -> None:
     p = problem("toy")
-    parallel, sequential = (NestedEP(damping=0.8, updates=u).infer(*p.inputs()) for u in ("parallel", "sequential"))
+    parallel, sequential = (
+        NestedEP(damping=0.8, updates=u).infer(*p.inputs()) for u in ("parallel", "sequential")
+    )
     assert sequential.status is parallel.status is Status.CONVERGED
     assert sequential.n_iter < parallel.n_iter
 
@@ -225,6 +230,6 @@ def test_inputs_are_left_alone() -> None:
     first = NestedEP().infer(K, y, 3)
     sites = first.sites.copy()
     NestedEP().infer(1.5 * K, y, 3, init=first)
-    assert (K == before).all()
+    assert (before == K).all()
     assert (y == p.y).all()
     assert (first.sites == sites).all()

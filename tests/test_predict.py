@@ -1,4 +1,4 @@
-"""Class probabilities: inner EP against its oracle, the integral against bivariate normals and quasi-Monte Carlo."""
+"""Class probabilities: inner EP against its oracle, the integral against bivariate normals and QMC."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def random_latents(m: int, c: int, scale: float = 1.0, seed: int = 0) -> tuple[A
 @pytest.mark.parametrize("c", [2, 3, 5, 10])
 def test_ep_rule_is_the_log_normaliser_of_the_literal_inner_ep(c: int, scale: float) -> None:
     mean, cov = random_latents(4, c, scale, seed=c)
-    expected = [[inner_ep(m, V, k, tol=1e-10).log_z for k in range(c)] for m, V in zip(mean, cov, strict=True)]
+    expected = [
+        [inner_ep(m, V, k, tol=1e-10).log_z for k in range(c)] for m, V in zip(mean, cov, strict=True)
+    ]
     assert_allclose(ep_log_probabilities(mean, cov), expected, rtol=0, atol=1e-9)
 
 

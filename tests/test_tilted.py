@@ -1,4 +1,4 @@
-"""Inner EP against closed forms, a literal EP, grids and quasi-Monte Carlo, for the multinomial probit and other contrasts."""
+"""Inner EP against closed forms, a literal EP, grids and QMC: multinomial probit and other contrasts."""
 
 from __future__ import annotations
 
@@ -91,11 +91,16 @@ def literal_ep(m: Array, G: Array, sweeps: int = 500) -> LiteralResult:
             v_hat = v - v**2 * ratio * (z + ratio) / (1 + v)
             alpha[j], beta[j] = 1 / v_hat - 1 / v, m_hat / v_hat - mean / v
             spread = 1 + alpha[j] * v
-            site = -0.5 * np.log(spread) + (beta[j] * mean + 0.5 * beta[j] ** 2 * v - 0.5 * alpha[j] * mean**2) / spread
+            site = (
+                -0.5 * np.log(spread)
+                + (beta[j] * mean + 0.5 * beta[j] ** 2 * v - 0.5 * alpha[j] * mean**2) / spread
+            )
             log_terms[j] = log_ndtr(z) - site
     A = np.eye(p) + G @ np.diag(alpha)
     x = np.linalg.solve(A, np.column_stack([m, G @ beta]))
-    gaussian = -0.5 * np.linalg.slogdet(A)[1] - 0.5 * m @ (alpha * x[:, 0]) + beta @ x[:, 0] + 0.5 * beta @ x[:, 1]
+    gaussian = (
+        -0.5 * np.linalg.slogdet(A)[1] - 0.5 * m @ (alpha * x[:, 0]) + beta @ x[:, 0] + 0.5 * beta @ x[:, 1]
+    )
     return LiteralResult(float(gaussian + log_terms.sum()), alpha, beta)
 
 
@@ -110,7 +115,10 @@ def random_contrast(kinds: int, p: int, c: int, seed: int = 0) -> tuple[Contrast
 # --- scalar pieces ---
 
 
-@pytest.mark.parametrize("z", [-1e3, -200.0, -50.0, -38.5, -20.0, -8.001, -8.0, -7.999, -5.0, -1.0, -1e-9, 0.0, 1e-9, 0.7, 6.0, 40.0])
+@pytest.mark.parametrize(
+    "z",
+    [-1e3, -200.0, -50.0, -38.5, -20.0, -8.001, -8.0, -7.999, -5.0, -1.0, -1e-9, 0.0, 1e-9, 0.7, 6.0, 40.0],
+)
 def test_log_cdf_and_ratio_against_scipy(z: float) -> None:
     log_cdf, ratio, ratio_plus_z = tilted.log_ndtr_and_ratio(z)
     assert log_cdf == pytest.approx(log_ndtr(z), rel=2e-14)
@@ -146,7 +154,9 @@ def test_probit_moments_against_quadrature(v: float, shift: float) -> None:
             return float(t**power * np.exp(log_density) * sd)
 
         step = (np.array([-9.0, 0.0, 9.0]) - m_hat) / sd  # where Φ rises, narrow against a wide Gaussian
-        edges = np.concatenate([[-12.0], step[np.abs(step) < 12.0], [12.0, 50.0]])  # a far tail is exponential
+        edges = np.concatenate(
+            [[-12.0], step[np.abs(step) < 12.0], [12.0, 50.0]]
+        )  # a far tail is exponential
         return float(sum(quad(integrand, a, b, limit=200)[0] for a, b in itertools.pairwise(edges)))
 
     # In units of the result: the tilted density has total 1, mean 0 and variance 1.
@@ -154,7 +164,9 @@ def test_probit_moments_against_quadrature(v: float, shift: float) -> None:
     assert loss == pytest.approx(1 - v_hat / v, abs=1e-14)
 
 
-@pytest.mark.parametrize(("m", "v", "alpha", "beta"), [(0.3, 0.5, 0.7, -1.0), (-2.0, 9.0, 0.0, 0.4), (1.0, 2.0, 3.0, 0.0)])
+@pytest.mark.parametrize(
+    ("m", "v", "alpha", "beta"), [(0.3, 0.5, 0.7, -1.0), (-2.0, 9.0, 0.0, 0.4), (1.0, 2.0, 3.0, 0.0)]
+)
 def test_site_integral_against_quadrature(m: float, v: float, alpha: float, beta: float) -> None:
     def integrand(g: float) -> float:
         return float(np.exp(-0.5 * (g - m) ** 2 / v - 0.5 * alpha * g**2 + beta * g) / np.sqrt(2 * np.pi * v))
@@ -212,7 +224,9 @@ def test_warm_sites_and_schedules(inner: tuple[int, float, bool]) -> None:
     mean, cov = random_gaussian(c, 2.0, 9)
     fixed = inner_ep(mean, cov, y)
     others = np.arange(c) != y
-    at_fixed_point = update_one(fixed.mean, fixed.cov, y, table, (fixed.alpha[others], fixed.beta[others]), inner)
+    at_fixed_point = update_one(
+        fixed.mean, fixed.cov, y, table, (fixed.alpha[others], fixed.beta[others]), inner
+    )
     assert at_fixed_point.residual <= 1e-10
     assert_allclose(at_fixed_point.alpha, fixed.alpha[others], atol=1e-10)
     assert_allclose(at_fixed_point.beta, fixed.beta[others], atol=1e-10)
@@ -221,7 +235,12 @@ def test_warm_sites_and_schedules(inner: tuple[int, float, bool]) -> None:
     Pi, nu = site_block(*half, y)
     posterior = np.linalg.inv(np.linalg.inv(cov) + Pi)
     moved = update_one(
-        posterior @ (np.linalg.solve(cov, mean) + nu), posterior, y, table, (half[0][others], half[1][others]), inner
+        posterior @ (np.linalg.solve(cov, mean) + nu),
+        posterior,
+        y,
+        table,
+        (half[0][others], half[1][others]),
+        inner,
     )
     assert moved.residual > 1e-2
     partial = inner_ep(mean, cov, y, sweeps=inner[0], tol=0.0, init=half) if not inner[2] else fixed
@@ -236,7 +255,7 @@ def test_normaliser_is_near_the_grid_for_three_classes(scale: float) -> None:
         mean, cov = random_gaussian(3, scale, seed)
         log_z = normalisers(mean, cov, tilted.multinomial_probit(3))
         errors += [log_z[y] - tilted_moments_grid(mean, cov, y).log_z for y in range(3)]
-    # EP's own error, measured: 0.007, 0.016, 0.022 at the three scales. It is never 0: two computations, not one.
+    # EP's own error, measured: 0.007, 0.016, 0.022 at the three scales. Never 0: two computations, not one.
     assert np.abs(errors).max() <= {0.3: 0.009, 3.0: 0.02, 50.0: 0.03}[scale]
     assert np.abs(errors).max() >= 1e-4
 
@@ -299,7 +318,9 @@ def test_binary_probit_without_auxiliary_variable_is_exact(sign: float) -> None:
         ratio = np.exp(-0.5 * z**2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
         assert m_post == pytest.approx(m + sign * v * ratio / np.sqrt(1 + v), rel=1e-11)
         assert v_post == pytest.approx(v - v**2 * ratio * (z + ratio) / (1 + v), rel=1e-10)
-        assert found.log_terms == pytest.approx(log_ndtr(z), rel=1e-12)  # without sites there is nothing to divide by
+        assert found.log_terms == pytest.approx(
+            log_ndtr(z), rel=1e-12
+        )  # without sites there is nothing to divide by
 
 
 def test_factors_that_do_not_interact_are_exact() -> None:

@@ -55,3 +55,12 @@ def _half_difference(b: FloatArray, M: FloatArray) -> FloatArray:
         rows = slice(start, start + 256)
         M[rows] += 0.5 * (b[:, rows].T @ b)
     return M
+
+
+def symmetric_outer(u: FloatArray, b: FloatArray, shared: bool) -> FloatArray:
+    """½ (u_k b_kᵀ + b_k u_kᵀ), summed over k (n, n) or per class (c, n, n); u, b (c, n)."""
+    if shared:
+        half = u.T @ b
+        return 0.5 * (half + half.T)
+    half = np.einsum("kn,km->knm", u, b)
+    return 0.5 * (half + half.transpose(0, 2, 1))
