@@ -147,7 +147,7 @@ PROBLEMS = list(_MAKERS)
 
 
 def clusters(log_s2: float, log_l: float) -> Problem:
-    """36 points in three separated clusters: at log σ² = 8, log l = 3 a fixed damping of 0.8 wanders for ever."""
+    """36 points in three separated clusters: at log σ² = 8, log l = 3 a fixed damping of 0.8 wanders."""
     rng = np.random.default_rng(1)
     centres = 6.0 * rng.standard_normal((3, 2))
     y = np.repeat(np.arange(3), 12)

@@ -321,3 +321,16 @@ def test_a_start_outside_the_bounds_is_moved_inside(iris: tuple[Array, Labels]) 
     kernel = ConstantKernel(1e4, (0.1, 10.0)) * RBF(1.0, (0.5, 2.0))
     clf = GPClassifier(kernel).fit(*iris)
     assert 0.1 <= clf.kernel_.k1.constant_value <= 10.0 * (1 + 1e-12)
+
+
+class OnlyInfers:
+    """An inference of a user's own: nothing but the one method that the seam asks for."""
+
+    def infer(self, K: Array, y: Labels, n_classes: int, init: Any = None) -> Any:
+        return NestedEP(damping=0.5).infer(K, y, n_classes, init)
+
+
+def test_an_inference_object_needs_only_its_method_infer(iris: tuple[Array, Labels]) -> None:
+    X, y = iris
+    own = fixed(inference=OnlyInfers()).fit(X, y)
+    assert_allclose(own.predict_proba(X), fixed().fit(X, y).predict_proba(X), rtol=0, atol=1e-5)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @cache
 def usps(path: Path) -> tuple[Array, Labels, Array, Labels]:
-    """Digits 3, 5 and 7 of the resampled USPS data, raw grey levels in [−1, 1]: 1157 training rows, 1175 test rows."""
+    """Digits 3, 5 and 7 of USPS, raw grey levels in [−1, 1]: 1157 training rows, 1175 test rows."""
     with np.load(path) as data:
         parts = []
         for part in ("train", "test"):
@@ -31,8 +31,8 @@ def usps(path: Path) -> tuple[Array, Labels, Array, Labels]:
     return parts[0], parts[1], parts[2], parts[3]
 
 
-# The log densities are sums over the test rows. Dense cn × cn matrices and bivariate normal integrals at the same
-# sites give −73.018 and −77.610 at (8, 2.5) and (8, 3), inner EP −73.010 and −77.594.
+# The log densities are sums over the test rows. Dense cn × cn matrices and bivariate normal integrals at the
+# same sites give −73.018 and −77.610 at (8, 2.5) and (8, 3), inner EP −73.010 and −77.594.
 @pytest.mark.parametrize(
     ("log_s2", "log_l", "log_z", "log_density"),
     [

@@ -310,9 +310,9 @@ def test_restarts_stay_inside_the_bounds(monkeypatch: pytest.MonkeyPatch, object
     starts: list[Array] = []
     original = hyper.search
 
-    def spy(objective: Objective, start: Array, bounds: Array) -> hyper.SearchResult:
+    def spy(objective: Objective, start: Array, *args: Any) -> hyper.SearchResult:
         starts.append(start)
-        return original(objective, start, bounds)
+        return original(objective, start, *args)
 
     monkeypatch.setattr(hyper, "search", spy)
     tight = np.array([[0.5, 1.5], [-0.2, 0.2]])

@@ -124,7 +124,7 @@ def test_log_cdf_and_ratio_against_scipy(z: float) -> None:
     assert log_cdf == pytest.approx(log_ndtr(z), rel=2e-14)
     expected = np.sqrt(2 / np.pi) / erfcx(-z / np.sqrt(2))  # φ/Φ without a quotient of tiny numbers
     assert ratio == pytest.approx(expected, rel=2e-14)
-    # r + z = 1/x − 2/x³ + 10/x⁵ − 74/x⁷ + 706/x⁹ … in the far tail, where the difference itself has no digits.
+    # r + z = 1/x − 2/x³ + 10/x⁵ − 74/x⁷ + 706/x⁹ … far out, where the difference itself has no digits.
     x = -z
     tail = 1 / x - 2 / x**3 + 10 / x**5 - 74 / x**7 + 706 / x**9 if z < -30 else expected + z
     assert ratio_plus_z == pytest.approx(tail, rel=1e-11 if z < -5 else 1e-13)

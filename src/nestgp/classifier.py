@@ -16,11 +16,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nestgp import hyper, kernels, predict
-from nestgp.inference import Fit, NestedEP, Status
+from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP, Status, VariationalBayes
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.posterior import ProcessPosterior
+from nestgp.tierney_kadane import tierney_kadane_log_probabilities
 
-INFERENCES = {"ep": NestedEP}
+INFERENCES: dict[str, type] = {
+    "ep": NestedEP,
+    "iep": IndependentEP,
+    "qiep": QuadratureEP,
+    "vb": VariationalBayes,
+    "laplace": Laplace,
+}
+#: Short names for an inference with ``probabilities="tkp"``.
+WITH_TKP = {"laplace-tkp": "laplace", "ep-tkp": "ep"}
+NAMES = sorted([*INFERENCES, *WITH_TKP])
 #: Bytes of latent covariance work held at once during prediction.
 PREDICT_MEMORY = 64 << 20
 
@@ -33,13 +43,16 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     kernel : scikit-learn kernel, list of one kernel per class, or None
         None: ``ConstantKernel * RBF``, one lengthscale per column up to 30 columns, one in all above, started from the
         spread of the data. A kernel given is used as it is, in the units of X.
-    inference : "ep", or an object such as ``NestedEP(damping=0.8)``
-    probabilities : "auto", "ep" or "exact"
-        How latents become class probabilities: inner EP, or the integral itself (slower; see :mod:`nestgp.predict`).
+    inference : "ep", "iep", "qiep", "vb", "laplace", or an object such as ``NestedEP(damping=0.8)``
+        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``.
+    probabilities : "auto", "ep", "exact" or "tkp"
+        How latents become class probabilities: inner EP, the integral itself (slower; see :mod:`nestgp.predict`), or ratios of
+        evidences (much slower; see :mod:`nestgp.tierney_kadane`). "auto" is what suits the inference.
     prior : "half-student-t", None, or an object like :class:`nestgp.hyper.HalfStudentT`
         Prior of the hyperparameters; None is type-II maximum likelihood.
-    optimizer : "l-bfgs-b" or None
-        None keeps the kernel's hyperparameters as they are.
+    optimizer : "l-bfgs-b", "em" or None
+        "em" alternates inference and a maximisation with the posterior held fixed, as the paper does for "vb", and is for "vb"
+        only. None keeps the kernel's hyperparameters as they are.
     n_restarts : int
         Further searches from random starting points; the best one is kept.
     random_state : int, RandomState or None
@@ -110,6 +123,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._refuse_or_warn(fit)
         self.kernel_ = kernel
         self.y_train_ = codes
+        self._fit: Any = fit if self._rule() == "tkp" else None
         self.posterior_ = ProcessPosterior(kernel, self.X_train_, fit.posterior)
         self.log_marginal_likelihood_value_ = fit.log_evidence
         self.status_, self.n_iter_, self.history_ = fit.status, fit.n_iter, fit.history
@@ -132,8 +146,17 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         X = self._validate_new(X)
         out = np.empty((X.shape[0], len(self.classes_)))
         for part in self._chunks(X.shape[0]):
-            out[part] = predict.class_probabilities(*self.posterior_.latent(X[part]), rule=self._rule())
+            out[part] = self._log_proba(X[part])
         return out
+
+    def _log_proba(self, X: FloatArray) -> FloatArray:
+        rule, inference = self._rule(), self._inference()
+        if rule != "tkp":
+            return predict.class_probabilities(*self.posterior_.latent(X), rule, getattr(inference, "likelihood", "probit"))
+        K = kernels.gram(self.kernel_, self.X_train_)
+        border = (kernels.cross(self.kernel_, self.X_train_, X), kernels.diagonal(self.kernel_, X))
+        problem = (K, self.y_train_, len(self.classes_))
+        return tierney_kadane_log_probabilities(inference, self._fit, *problem, *border)
 
     def predict_latent(self, X: Any) -> tuple[FloatArray, FloatArray]:
         """Mean (m, c) and covariance (m, c, c) of the latent values of each row."""
@@ -166,8 +189,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return fit.log_evidence, kernels.contract(kernel, self.X_train_, fit.evidence_grad, K=K)
 
     def _check_parameters(self) -> None:
-        if self.optimizer not in ("l-bfgs-b", None):
-            raise ValueError(f"optimizer={self.optimizer!r}: use 'l-bfgs-b', or None to keep the hyperparameters")
+        if self.optimizer not in ("l-bfgs-b", "em", None):
+            raise ValueError(f"optimizer={self.optimizer!r}: use 'l-bfgs-b', 'em', or None to keep the hyperparameters")
+        if self.optimizer == "em" and not isinstance(self._inference(), VariationalBayes):
+            raise ValueError("optimizer='em' is for inference='vb': use 'l-bfgs-b' with the others")
         if not (isinstance(self.n_restarts, int | np.integer) and self.n_restarts >= 0):
             raise ValueError(f"n_restarts={self.n_restarts!r}: use an integer >= 0")
         hyper.make_prior(self.prior)
@@ -198,17 +223,28 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _inference(self) -> Any:
         if isinstance(self.inference, str):
-            if self.inference not in INFERENCES:
-                raise ValueError(f"inference={self.inference!r}: use one of {sorted(INFERENCES)}, or an object such as NestedEP()")
-            return INFERENCES[self.inference]()
-        if not callable(getattr(self.inference, "infer", None)):
-            raise TypeError(f"inference={self.inference!r} has no method infer: use one of {sorted(INFERENCES)} or NestedEP()")
+            name = WITH_TKP.get(self.inference, self.inference)
+            if name not in INFERENCES:
+                raise ValueError(f"inference={self.inference!r}: use one of {NAMES}, or an object such as NestedEP()")
+            return INFERENCES[name]()
+        if not callable(getattr(self.inference, "infer", None)) or isinstance(self.inference, type):
+            raise TypeError(f"inference={self.inference!r} has no method infer: use one of {NAMES} or NestedEP()")
         return self.inference
 
     def _rule(self) -> str:
-        rule = "ep" if self.probabilities == "auto" else self.probabilities
-        if rule not in predict.RULES:
-            raise ValueError(f"probabilities={self.probabilities!r}: use 'auto' or one of {sorted(predict.RULES)}")
+        inference = self._inference()
+        named_tkp = isinstance(self.inference, str) and self.inference in WITH_TKP
+        if named_tkp and self.probabilities not in ("auto", "tkp"):
+            raise ValueError(
+                f"inference={self.inference!r} with probabilities={self.probabilities!r}: "
+                f"use inference={WITH_TKP[self.inference]!r}, or probabilities='auto'"
+            )
+        if named_tkp or self.probabilities == "tkp":
+            return "tkp"
+        rule: str = getattr(inference, "default_rule", "ep") if self.probabilities == "auto" else self.probabilities
+        if rule not in predict.RULES[getattr(inference, "likelihood", "probit")]:
+            known = ["auto", *sorted(predict.RULES[getattr(inference, "likelihood", "probit")]), "tkp"]
+            raise ValueError(f"probabilities={self.probabilities!r}: with this inference use one of {known}")
         return rule
 
     def _search(self, kernel: Any, units: FloatArray, codes: IntArray, inference: Any) -> hyper.SearchResult:
@@ -220,7 +256,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         theta, bounds = kernels.theta(kernel), kernels.bounds(kernel)
         start = np.clip(theta, bounds[:, 0], bounds[:, 1])
-        return hyper.search_with_restarts(make_objective, start, bounds, self.n_restarts, rng, self.n_jobs)
+        climb = hyper.em if self.optimizer == "em" else hyper.l_bfgs_b
+        return hyper.search_with_restarts(make_objective, start, bounds, self.n_restarts, rng, self.n_jobs, climb)
 
     def _refuse_or_warn(self, fit: Fit) -> None:
         if fit.status is Status.NOT_POSITIVE_DEFINITE or not np.isfinite(fit.log_evidence):
@@ -231,7 +268,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _leave_one_out(self, fit: Fit) -> FloatArray:
         mean, cov = fit.cavities()
-        log_p = predict.class_probabilities(mean[None], cov[None], rule=self._rule())
+        inference = self._inference()
+        rule = getattr(inference, "default_rule", "ep") if self._rule() == "tkp" else self._rule()
+        log_p = predict.class_probabilities(mean[None], cov[None], rule, getattr(inference, "likelihood", "probit"))
         return np.take_along_axis(log_p, self.y_train_[:, None], axis=1)[:, 0]
 
     def _chunks(self, rows: int) -> list[slice]:

@@ -7,18 +7,19 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from joblib import Parallel, delayed
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
+from nestgp.independent import IndependentBlocks
 from nestgp.inference.result import Fit, Inference, Status
 from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
-
-KernelOrList = Kernel | Sequence[Kernel]
 
 #: Loosest tolerance of an evaluation; it follows the gradient down to the inference's own.
 LOOSE_TOL = 1e-3
@@ -26,6 +27,8 @@ LOOSE_TOL = 1e-3
 INTERRUPTED = "interrupted"
 #: Spread, in log units, of the random starts around the given one.
 RESTART_SPREAD = 1.5
+#: Alternating search: most rounds, relative growth of the bound that ends it, jitter relative to the mean variance.
+EM_ROUNDS, EM_TOL, EM_JITTER = 100, 1e-6, 1e-6
 
 
 class Prior(Protocol):
@@ -104,7 +107,7 @@ class Objective:
 
     def __init__(
         self,
-        kernel: KernelOrList,
+        kernel: Kernel | Sequence[Kernel],
         X: FloatArray,
         y: IntArray,
         n_classes: int,
@@ -153,13 +156,26 @@ class Objective:
             return None
         gradient = kernels.contract(kernel, self.X, fit.evidence_grad, K=K)
         log_prior, prior_gradient = self.prior.evaluate(self.names, theta, self.units)
-        slim = dataclasses.replace(fit, posterior=None, gradient=None, site_moments=None)  # sites only: the factor is (c+1) n²
+        slim = fit.without_factor()
         self._warm = slim
         return fit.log_evidence + log_prior, gradient + prior_gradient, slim
 
+    def second_moments(self, theta: FloatArray) -> FloatArray:
+        """E[f_k f_kᵀ] under q at θ, summed over the classes (1, n, n) for a shared kernel, else (c, n, n).
+
+        Only for posteriors without between-class couplings.
+        """
+        K = kernels.gram(kernels.with_theta(self.kernel, theta), self.X)
+        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm)
+        self.n_iterations += fit.n_iter
+        blocks: IndependentBlocks = fit.posterior.blocks  # type: ignore[assignment]
+        mean = fit.posterior.mean.T
+        each = [np.outer(mean[k], mean[k]) + blocks.class_covariance(k) for k in range(self.n_classes)]
+        return np.sum(each, axis=0)[None] if K.ndim == 2 else np.stack(each)
+
     def _loosened(self) -> Inference:
         if dataclasses.is_dataclass(self.inference) and hasattr(self.inference, "tol"):
-            return dataclasses.replace(self.inference, tol=self.tol)  # type: ignore[return-value,type-var]
+            return dataclasses.replace(self.inference, tol=self.tol)
         return self.inference
 
     def _penalty(self, theta: FloatArray) -> tuple[float, FloatArray]:
@@ -169,14 +185,59 @@ class Objective:
         return -self.best[1] + 1e3 * (1.0 + float(away @ away)), 2e3 * away
 
 
-def search(objective: Objective, start: FloatArray, bounds: FloatArray) -> SearchResult:
-    """L-BFGS-B from ``start``; Ctrl-C ends the search and keeps the best point, as scikit-learn's neural networks do."""
+#: A way up: moves through θ by calling the objective, which remembers the best point; returns (success, message).
+Climb = Callable[[Objective, FloatArray, FloatArray], tuple[bool, str]]
+
+
+def l_bfgs_b(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[bool, str]:
+    """Gradient search on the evidence, as it is at the inference's solution for each θ."""
+    options = {"maxiter": 200, "ftol": 1e-7, "gtol": 1e-3}
+    result: Any = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)  # type: ignore[call-overload]
+    return bool(result.success), str(result.message)
+
+
+def em(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[bool, str]:
+    """Alternate inference and a maximisation of the bound over θ with q(f) held fixed, as the paper does for VB (section 4.3)."""
+    theta, last = start, -np.inf
+    for _ in range(EM_ROUNDS):
+        value = -objective(theta)[0]
+        if abs(value - last) <= EM_TOL * max(1.0, abs(value)):
+            return True, "the bound no longer grows"
+        last = value
+        step = partial(_expected_log_prior, objective, objective.second_moments(theta))
+        options = {"maxiter": 20}
+        result: Any = minimize(step, theta, jac=True, method="L-BFGS-B", bounds=bounds, options=options)  # type: ignore[call-overload]
+        theta = result.x
+    return False, f"the bound still grows after {EM_ROUNDS} rounds"
+
+
+def _expected_log_prior(objective: Objective, moments: FloatArray, theta: FloatArray) -> tuple[float, FloatArray]:
+    """−E_q[log N(f | 0, K_θ)] − log prior(θ) and its gradient: ½ Σ_k [tr(K⁻¹ E[f_k f_kᵀ]) + log|K|].
+
+    K itself is factorised here, so this one place needs a jitter.
+    """
+    kernel = kernels.with_theta(objective.kernel, theta)
+    K = kernels.gram(kernel, objective.X)
+    shared = K.ndim == 2
+    weights = np.empty_like(K)
+    value, count = 0.0, objective.n_classes if shared else 1
+    for Kk, S, out in zip(K[None] if shared else K, moments, weights[None] if shared else weights, strict=True):
+        jitter = EM_JITTER * float(np.diagonal(Kk).mean()) * np.eye(len(Kk))
+        factor = cho_factor(Kk + jitter, lower=True)
+        inverse = cho_solve(factor, np.eye(len(Kk)))
+        solved = inverse @ S
+        value += 0.5 * (float(np.trace(solved)) + 2.0 * count * float(np.log(np.diagonal(factor[0])).sum()))
+        out[:] = 0.5 * (count * inverse - solved @ inverse)
+    log_prior, slope = objective.prior.evaluate(objective.names, theta, objective.units)
+    return value - log_prior, kernels.contract(kernel, objective.X, 0.5 * (weights + np.swapaxes(weights, -1, -2))) - slope
+
+
+def search(objective: Objective, start: FloatArray, bounds: FloatArray, climb: Climb = l_bfgs_b) -> SearchResult:
+    """Climb from ``start``; Ctrl-C ends the search and keeps the best point, as scikit-learn's neural networks do."""
     if start.size == 0:
         raise ValueError("the kernel has no free hyperparameter: use optimizer=None")
     try:
-        options = {"maxiter": 200, "ftol": 1e-7, "gtol": 1e-3}
-        result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        success, message = bool(result.success), str(result.message)
+        success, message = climb(objective, start, bounds)
     except KeyboardInterrupt:
         if objective.best is None:
             raise  # there is nothing to keep
@@ -199,6 +260,7 @@ def search_with_restarts(
     n_restarts: int,
     rng: np.random.Generator,
     n_jobs: int | None,
+    climb: Climb = l_bfgs_b,
 ) -> SearchResult:
     """Best of the search from ``start`` and from ``n_restarts`` random points around it, inside the bounds."""
     starts = [start]
@@ -207,19 +269,21 @@ def search_with_restarts(
     if n_restarts == 0 or n_jobs in (None, 1):
         results = []
         for s in starts:
-            results.append(_attempt(make_objective(), s, bounds))
+            results.append(_attempt(make_objective(), s, bounds, climb))
             if isinstance(results[-1], SearchResult) and results[-1].message == INTERRUPTED:
                 break  # one Ctrl-C ends the whole search, not one restart after the other
     else:
-        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(make_objective(), s, bounds) for s in starts)
+        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(make_objective(), s, bounds, climb) for s in starts)
     found = [r for r in results if isinstance(r, SearchResult)]
     if not found:
         raise results[0]  # type: ignore[misc]
     return max(found, key=lambda r: r.objective)
 
 
-def _attempt(objective: Objective, start: FloatArray, bounds: FloatArray) -> SearchResult | ArithmeticError:
+def _attempt(
+    objective: Objective, start: FloatArray, bounds: FloatArray, climb: Climb
+) -> SearchResult | ArithmeticError:
     try:
-        return search(objective, start, bounds)
+        return search(objective, start, bounds, climb)
     except ArithmeticError as error:
         return error

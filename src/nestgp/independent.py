@@ -107,6 +107,13 @@ class IndependentBlocks(KernelStack):
         mirror(B)
         return B
 
+    def class_covariance(self, k: int) -> FloatArray:
+        """Σ_k = K_k − K_k B_k K_k, (n, n)."""
+        K = self.class_kernel(k)
+        with single_threaded_if_small(self.n):
+            EK = self.factor(k) @ K
+            return K - EK.T @ EK
+
     def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
         """Latent covariance at new inputs (m, c, c), diagonal: k_** − |E_k k_*|²."""
         c, m = self.n_classes, k_star.shape[-1]

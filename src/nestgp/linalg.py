@@ -45,7 +45,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 @cache
 def _lapack(name: str, *pointers: type) -> Callable[..., None]:
     """LAPACK routine by its address in SciPy: called through ctypes it releases the GIL, SciPy's wrappers do not."""
-    capsule = cython_lapack.__pyx_capi__[name]
+    capsule = vars(cython_lapack)["__pyx_capi__"][name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -236,8 +236,10 @@ class KernelStack:
                 raise NotPositiveDefiniteError(f"the kernel matrix{which} is not positive semi-definite") from None
 
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
-        """K b (c, n), class by class."""
+        """K b class by class, for b (c, n) or a batch (c, n, q)."""
         with single_threaded_if_small(self.n):
+            if b.ndim == 3:
+                return np.matmul(self.K, b)
             if self.K.ndim == 2:
                 return b @ self.K
             return np.matmul(self.K, b[:, :, None])[:, :, 0]
@@ -297,12 +299,13 @@ class DenseBlocks(KernelStack):
         """b = K⁻¹μ (c, n) for sites with means w (c, n): b_k = B_k (w_k − P⁻¹ Σ_l B_l w_l).
 
         Equal to ν̃ − M K ν̃ (eq. 39) without its cancellation; a shift of w common to all classes changes nothing.
-        Columns sum to zero.
+        Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
+        w = site_means if site_means.ndim == 3 else site_means[:, :, None]
         with single_threaded_if_small(self.n):
-            Bw = np.matmul(self.B, site_means[:, :, None])[:, :, 0]
+            Bw = np.matmul(self.B, w)
             q = self.inv_chol_p.T @ (self.inv_chol_p @ Bw.sum(axis=0))
-            return Bw - self.B @ q
+            return (Bw - self.B @ q).reshape(site_means.shape)
 
     def marginal_blocks(self) -> FloatArray:
         """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.

@@ -19,6 +19,14 @@ class PredictiveBlocks(Protocol):
     def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray: ...
 
 
+class Released:
+    """In place of a factor that was let go to save memory."""
+
+    def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
+        """Nothing is left to predict with."""
+        raise ValueError("the factor of this posterior was released: infer again to predict")
+
+
 @dataclass(frozen=True)
 class GaussianPosterior:
     """q(f) = N(μ, Σ) given by K⁻¹μ and a factor of K + sites.

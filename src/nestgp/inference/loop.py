@@ -115,7 +115,7 @@ class AdaptiveMixing:
         assert self._x is not None
         if not self._dx:
             previous = weight * self._f
-            t = float(np.vdot(weight * f, previous) / max(np.vdot(previous, previous), 1e-300))
+            t = float(np.vdot(weight * f, previous)) / max(float(np.vdot(previous, previous)), 1e-300)
             if t < 0:
                 self.damping = max(self.damping / (1.0 - t), 0.05)
             else:  # complex eigenvalues spiral outwards with t > 0: grow only while the residual falls

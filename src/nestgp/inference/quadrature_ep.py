@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,9 @@ class QuadratureEP:
     damping: float | str = "adaptive"
     max_iter: int = 200
     tol: float = 1e-6
+
+    likelihood: ClassVar[str] = "probit"
+    default_rule: ClassVar[str] = "exact"
 
     def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit:
         """Posterior, evidence and its gradient for kernel matrix K (n, n) or (c, n, n) and labels y (n,)."""

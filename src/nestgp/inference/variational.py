@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,9 @@ class VariationalBayes:
     damping: float | str = "adaptive"
     max_iter: int = 1000
     tol: float = 1e-6
+
+    likelihood: ClassVar[str] = "probit"
+    default_rule: ClassVar[str] = "exact"
 
     def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit:
         """Posterior, lower bound and its gradient for kernel matrix K (n, n) or (c, n, n) and labels y (n,)."""
