@@ -224,6 +224,19 @@ def test_a_failing_evaluation_is_avoided(objective_of: Any) -> None:
     assert result.objective > -start
 
 
+def test_a_failed_evaluation_is_worse_than_the_best_and_slopes_back_to_it(objective_of: Any) -> None:
+    objective = objective_of(FailsAbove(np.exp(1.5)))
+    good, _ = objective(START)
+    failed = START + np.array([1.0, 0.4])
+    value, gradient = objective(failed)
+    assert objective.n_failures == 1
+    assert value > good
+    assert gradient @ (failed - START) > 0
+    further, _ = objective(START + np.array([2.0, 0.8]))
+    assert further > value
+    assert_allclose(objective.best[0], START)
+
+
 def test_when_every_evaluation_fails_the_error_says_where_it_began(objective_of: Any) -> None:
     with pytest.raises(
         ArithmeticError, match=r"none of \d+ evaluations .* theta=\[1\. 0\.\].*positive definite"

@@ -76,10 +76,13 @@ def test_without_latent_uncertainty_it_is_the_likelihood(c: int, rule: str, atol
 @pytest.mark.parametrize(("rule", "rel"), [("ep", 2e-2), ("exact", 2e-2)])
 @pytest.mark.parametrize("c", [3, 5])
 @pytest.mark.parametrize("gap", [-10.0, -60.0, -200.0])
-def test_tiny_probabilities_keep_their_logarithm(gap: float, c: int, rule: str, rel: float) -> None:
+@pytest.mark.parametrize("common", [0.0, 0.5])
+def test_tiny_probabilities_keep_their_logarithm(
+    common: float, gap: float, c: int, rule: str, rel: float
+) -> None:
     mean = np.zeros((1, c))
     mean[0, 0] = gap
-    cov = np.eye(c)[None]
+    cov = np.eye(c)[None] + common
     C = contrasts(c, 0)
     expected, error = log_orthant(C @ mean[0], C @ (cov[0] + np.eye(c)) @ C.T)
     assert error <= 5e-3
@@ -90,9 +93,13 @@ def test_tiny_probabilities_keep_their_logarithm(gap: float, c: int, rule: str, 
 
 @pytest.mark.parametrize("h", [0.0, 1e-320, 1e-200, 1e-160, 1e-20])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_equal_latents_are_equally_probable_however_small_their_difference(h: float, sign: float) -> None:
-    mean = np.array([[0.0, h, sign * h]])
-    assert_allclose(np.exp(exact_log_probabilities(mean, np.eye(3)[None])), 1 / 3, rtol=1e-12)
+@pytest.mark.parametrize("common", [0.0, 0.5])
+def test_equal_latents_are_equally_probable_however_small_their_difference(
+    h: float, sign: float, common: float
+) -> None:
+    # Without covariance between the classes the integral is one-dimensional and takes another way.
+    mean, cov = np.array([[0.0, h, sign * h]]), np.eye(3)[None] + common
+    assert_allclose(np.exp(exact_log_probabilities(mean, cov)), 1 / 3, rtol=1e-10)
 
 
 @pytest.mark.parametrize("common", [0.0, 1e4, 1e8])

@@ -8,15 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from nestgp.linalg import (
-    THREADS_FROM,
     FloatArray,
     KernelStack,
     add_identity_scaled,
     cholesky_in_place,
-    for_each,
+    for_each_class,
     gram_of_lower_in_place,
     mirror,
-    single_threaded_blas,
     single_threaded_if_small,
     triangular_inverse_in_place,
 )
@@ -58,14 +56,7 @@ class IndependentBlocks(KernelStack):
             triangular_inverse_in_place(self.E[k])
             self.E[k] *= root[k]
 
-        parallel = 0
-        if self.n >= THREADS_FROM:
-            with single_threaded_blas() as workers:
-                parallel = self.n_factors - self.n_factors % workers if workers > 1 else 0
-                for_each(invert, parallel, workers)
-        for k in range(parallel, self.n_factors):
-            with single_threaded_if_small(self.n):
-                invert(k)
+        for_each_class(invert, self.n_factors, self.n)
         self.log_det = float(log_dets.sum()) * (self.n_classes // self.n_factors)
 
     def solve(self, site_means: FloatArray) -> FloatArray:

@@ -133,13 +133,26 @@ def single_threaded_if_small(n: int) -> Iterator[None]:
 
 def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
     """Run ``task(0) … task(count − 1)``, in threads when there is more than one worker."""
-    if workers == 1 or count == 1:
+    if workers == 1 or count <= 1:
         for k in range(count):
             task(k)
         return
     with ThreadPoolExecutor(min(workers, count)) as pool:
         for _ in pool.map(task, range(count)):
             pass
+
+
+def for_each_class(task: Callable[[int], None], n_classes: int, n: int) -> None:
+    """Run one n×n task per class: a class per thread with single-threaded BLAS as long as that fills the threads, and
+    threaded BLAS for the classes left over; small ones one after the other."""
+    parallel = 0
+    if n >= THREADS_FROM:
+        with single_threaded_blas() as workers:
+            parallel = n_classes - n_classes % workers if workers > 1 else 0
+            for_each(task, parallel, workers)
+    with single_threaded_if_small(n):
+        for k in range(parallel, n_classes):
+            task(k)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -280,14 +293,7 @@ class DenseBlocks(KernelStack):
             inverse_from_cholesky_in_place(B)
             _scale_and_mirror(B, root[k])
 
-        parallel = 0
-        if self.n >= THREADS_FROM:
-            with single_threaded_blas() as workers:
-                parallel = self.n_classes - self.n_classes % workers if workers > 1 else 0
-                for_each(invert, parallel, workers)
-        for k in range(parallel, self.n_classes):  # what does not fill the workers: threaded BLAS
-            with single_threaded_if_small(self.n):
-                invert(k)
+        for_each_class(invert, self.n_classes, self.n)
         with single_threaded_if_small(self.n):
             np.sum(self.B, axis=0, out=self.inv_chol_p)
             log_det_p = cholesky_in_place(self.inv_chol_p)
