@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern, WhiteKernel
 
 from nestgp import kernels
-from nestgp.inference import Inference, NestedEP
+from nestgp.inference import IndependentEP, Inference, Laplace, NestedEP, QuadratureEP, VariationalBayes
 from tests.oracles._types import Array, Labels
 
 #: Tight enough that the fixed points of two schedules are the same number.
@@ -166,4 +166,11 @@ NESTED: dict[str, NestedEP] = {
 }
 
 #: Every inference method of the library, at a tolerance where its answers can be compared.
-METHODS: dict[str, Inference] = {**NESTED}
+METHODS: dict[str, Inference] = {
+    **NESTED,
+    "iep": IndependentEP(tol=TIGHT, max_iter=600),
+    "iep incremental": IndependentEP(inner_sweeps=1, tol=TIGHT, max_iter=600),
+    "qiep": QuadratureEP(tol=TIGHT, max_iter=600),
+    "vb": VariationalBayes(tol=TIGHT),
+    "laplace": Laplace(tol=TIGHT),
+}

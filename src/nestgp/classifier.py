@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from nestgp import hyper, kernels, predict
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP, Status, VariationalBayes
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.posterior import ProcessPosterior
+from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis
 from nestgp.tierney_kadane import tierney_kadane_log_probabilities
 
 INFERENCES: dict[str, type] = {
@@ -28,9 +30,10 @@ INFERENCES: dict[str, type] = {
     "vb": VariationalBayes,
     "laplace": Laplace,
 }
+SAMPLERS: dict[str, type] = {"gibbs": Gibbs, "smh": ScaledMetropolis, "ess": EllipticalSlice}
 #: Short names for an inference with ``probabilities="tkp"``.
 WITH_TKP = {"laplace-tkp": "laplace", "ep-tkp": "ep"}
-NAMES = sorted([*INFERENCES, *WITH_TKP])
+NAMES = sorted([*INFERENCES, *WITH_TKP, *SAMPLERS])
 #: Bytes of latent covariance work held at once during prediction.
 PREDICT_MEMORY = 64 << 20
 
@@ -44,7 +47,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         None: ``ConstantKernel * RBF``, one lengthscale per column up to 30 columns, one in all above, started from the
         spread of the data. A kernel given is used as it is, in the units of X.
     inference : "ep", "iep", "qiep", "vb", "laplace", or an object such as ``NestedEP(damping=0.8)``
-        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``.
+        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``. "gibbs", "smh" and "ess" sample
+        (:mod:`nestgp.sampling`): hyperparameters under the prior too, unless ``optimizer`` is None.
     probabilities : "auto", "ep", "exact" or "tkp"
         How latents become class probabilities: inner EP, the integral itself (slower; see :mod:`nestgp.predict`), or ratios of
         evidences (much slower; see :mod:`nestgp.tierney_kadane`). "auto" is what suits the inference.
@@ -56,9 +60,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     n_restarts : int
         Further searches from random starting points; the best one is kept.
     random_state : int, RandomState or None
-        Only the restarts are random.
+        Only restarts and samplers are random.
     n_jobs : int or None
-        Processes for the restarts.
+        Processes for the restarts, or for the chains of a sampler.
     verbose : int
         1 shows the progress of the search on standard error.
 
@@ -67,7 +71,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     classes_ : (c,) labels; kernel_ : fitted kernel, or list of kernels.
     log_marginal_likelihood_value_ : log evidence at ``kernel_``, without the prior.
     status_ : :class:`nestgp.inference.Status`; n_iter_ : outer iterations of the final inference; history_ : one row each.
-    loo_log_proba_ : (n,) log p(y_i | the other rows), from the cavities.
+    loo_log_proba_ : (n,) log p(y_i | the other rows), from the cavities; not with samplers.
     search_ : :class:`nestgp.hyper.SearchResult`, or None if nothing was optimised.
 
     Examples
@@ -112,6 +116,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         kernel, units = self._starting_kernel()
         inference = self._inference()
         self.search_ = None
+        if hasattr(inference, "sample"):
+            return self._fit_by_sampling(inference, kernel, units, codes)
         init = None
         if self.optimizer is not None and kernels.theta(kernel).size:
             self.search_ = self._search(kernel, units, codes, inference)
@@ -123,13 +129,47 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._refuse_or_warn(fit)
         self.kernel_ = kernel
         self.y_train_ = codes
-        self._fit: Any = fit if self._rule() == "tkp" else None
+        self._fit: Any = replace(fit, gradient=None, site_moments=None) if self._rule() == "tkp" else None
         self.posterior_ = ProcessPosterior(kernel, self.X_train_, fit.posterior)
         self.log_marginal_likelihood_value_ = fit.log_evidence
         self.status_, self.n_iter_, self.history_ = fit.status, fit.n_iter, fit.history
         self.sites_ = fit.sites
         self.loo_log_proba_ = self._leave_one_out(fit)
         return self
+
+    def _fit_by_sampling(self, sampler: Any, kernel: Any, units: FloatArray, codes: IntArray) -> GPClassifier:
+        """Chains start from a type-II MAP of the matching approximation; hyperparameters are sampled unless optimizer is None."""
+        sampled = self.optimizer is not None and kernels.theta(kernel).size > 0
+        if sampled:
+            guide = NestedEP(tol=1e-3) if sampler.likelihood == "probit" else Laplace(tol=1e-3)
+            self.search_ = self._search(kernel, units, codes, guide)
+            kernel = kernels.with_theta(kernel, self.search_.theta)
+        kernels.check_gram(kernels.gram(kernel, self.X_train_))
+        how: dict[str, Any] = {"prior": hyper.make_prior(self.prior) if sampled else None, "units": units}
+        how |= {"n_jobs": self.n_jobs, "verbose": self.verbose}
+        fit = sampler.sample(kernel, self.X_train_, codes, len(self.classes_), self._generator(), **how)
+        if not fit.converged:
+            warnings.warn(f"sampling ended as {fit.status.value}. {fit.status.advice}", ConvergenceWarning, stacklevel=3)
+        self.posterior_ = fit.posterior
+        draws = fit.posterior.draws
+        theta = draws.theta.reshape(draws.n_components, -1).mean(axis=0) if sampled else kernels.theta(kernel)
+        self.kernel_ = kernels.with_theta(kernel, theta)
+        self.y_train_ = codes
+        self.log_marginal_likelihood_value_ = np.nan
+        self.status_, self.n_iter_, self.history_, self.sites_ = fit.status, draws.n_components * sampler.thin, (), None
+        return self
+
+    def to_arviz(self) -> Any:
+        """Draws of a sampler as ArviZ data: θ, and the probability p(y_i | f_i) of every training row, by chain and draw."""
+        check_is_fitted(self)
+        draws = getattr(self.posterior_, "draws", None)
+        if draws is None:
+            raise ValueError(f"inference={self.inference!r} has no draws: use inference='gibbs', 'smh' or 'ess'")
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("to_arviz needs ArviZ: pip install 'nestgp[mcmc]'") from error
+        return arviz.from_dict({"posterior": {"theta": draws.theta, "probability": draws.probability}})
 
     def predict(self, X: Any) -> Any:
         """Most probable label of each row, (m,)."""
@@ -178,6 +218,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         θ are the natural logs of the free hyperparameters, as in scikit-learn; for a list of kernels, concatenated.
         """
         check_is_fitted(self)
+        if hasattr(self._inference(), "sample"):
+            raise ValueError("a sampler gives no evidence: use a deterministic inference such as 'ep'")
         if theta is None and not eval_gradient:
             return self.log_marginal_likelihood_value_
         kernel = self.kernel_ if theta is None else kernels.with_theta(self.kernel_, theta)
@@ -224,11 +266,12 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     def _inference(self) -> Any:
         if isinstance(self.inference, str):
             name = WITH_TKP.get(self.inference, self.inference)
-            if name not in INFERENCES:
+            if name not in INFERENCES and name not in SAMPLERS:
                 raise ValueError(f"inference={self.inference!r}: use one of {NAMES}, or an object such as NestedEP()")
-            return INFERENCES[name]()
-        if not callable(getattr(self.inference, "infer", None)) or isinstance(self.inference, type):
-            raise TypeError(f"inference={self.inference!r} has no method infer: use one of {NAMES} or NestedEP()")
+            return (INFERENCES | SAMPLERS)[name]()
+        able = any(callable(getattr(self.inference, method, None)) for method in ("infer", "sample"))
+        if not able or isinstance(self.inference, type):
+            raise TypeError(f"inference={self.inference!r} has no method infer or sample: use one of {NAMES} or NestedEP()")
         return self.inference
 
     def _rule(self) -> str:
@@ -239,6 +282,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
                 f"inference={self.inference!r} with probabilities={self.probabilities!r}: "
                 f"use inference={WITH_TKP[self.inference]!r}, or probabilities='auto'"
             )
+        if self.probabilities == "tkp" and not hasattr(inference, "infer"):
+            raise ValueError("probabilities='tkp' needs evidences, which a sampler does not give: use 'auto'")
         if named_tkp or self.probabilities == "tkp":
             return "tkp"
         rule: str = getattr(inference, "default_rule", "ep") if self.probabilities == "auto" else self.probabilities
@@ -253,11 +298,17 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             progress = _print_progress if self.verbose else None
             return hyper.Objective(*problem, inference, hyper.make_prior(self.prior), units, progress)
 
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         theta, bounds = kernels.theta(kernel), kernels.bounds(kernel)
         start = np.clip(theta, bounds[:, 0], bounds[:, 1])
         climb = hyper.em if self.optimizer == "em" else hyper.l_bfgs_b
-        return hyper.search_with_restarts(make_objective, start, bounds, self.n_restarts, rng, self.n_jobs, climb)
+        restarts = (self.n_restarts, self._generator(), self.n_jobs)
+        result = hyper.search_with_restarts(make_objective, start, bounds, *restarts, climb)
+        if self.verbose:
+            print(file=sys.stderr)
+        return result
+
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(check_random_state(self.random_state).randint(2**31))
 
     def _refuse_or_warn(self, fit: Fit) -> None:
         if fit.status is Status.NOT_POSITIVE_DEFINITE or not np.isfinite(fit.log_evidence):
@@ -274,7 +325,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return np.take_along_axis(log_p, self.y_train_[:, None], axis=1)[:, 0]
 
     def _chunks(self, rows: int) -> list[slice]:
-        size = max(16, PREDICT_MEMORY // (8 * len(self.classes_) * self.X_train_.shape[0]))
+        c = len(self.classes_)
+        components = getattr(getattr(self.posterior_, "draws", None), "n_components", 1)
+        size = max(16, PREDICT_MEMORY // (8 * c * max(self.X_train_.shape[0], components * c)))
         return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 

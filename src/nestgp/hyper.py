@@ -163,14 +163,18 @@ class Objective:
     def second_moments(self, theta: FloatArray) -> FloatArray:
         """E[f_k f_kᵀ] under q at θ, summed over the classes (1, n, n) for a shared kernel, else (c, n, n).
 
-        Only for posteriors without between-class couplings.
+        Only for posteriors without between-class couplings. The f are those with the jitter's noise: where the prior has less
+        variance than that, q must have the noise as well, or the next θ shrinks the jitter and with it the magnitude.
         """
         K = kernels.gram(kernels.with_theta(self.kernel, theta), self.X)
         fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm)
         self.n_iterations += fit.n_iter
         blocks: IndependentBlocks = fit.posterior.blocks  # type: ignore[assignment]
         mean = fit.posterior.mean.T
-        each = [np.outer(mean[k], mean[k]) + blocks.class_covariance(k) for k in range(self.n_classes)]
+        each = [
+            np.outer(mean[k], mean[k]) + blocks.class_covariance(k) + _jitter(blocks.class_kernel(k))
+            for k in range(self.n_classes)
+        ]
         return np.sum(each, axis=0)[None] if K.ndim == 2 else np.stack(each)
 
     def _loosened(self) -> Inference:
@@ -222,14 +226,19 @@ def _expected_log_prior(objective: Objective, moments: FloatArray, theta: FloatA
     weights = np.empty_like(K)
     value, count = 0.0, objective.n_classes if shared else 1
     for Kk, S, out in zip(K[None] if shared else K, moments, weights[None] if shared else weights, strict=True):
-        jitter = EM_JITTER * float(np.diagonal(Kk).mean()) * np.eye(len(Kk))
-        factor = cho_factor(Kk + jitter, lower=True)
+        factor = cho_factor(Kk + _jitter(Kk), lower=True)
         inverse = cho_solve(factor, np.eye(len(Kk)))
         solved = inverse @ S
         value += 0.5 * (float(np.trace(solved)) + 2.0 * count * float(np.log(np.diagonal(factor[0])).sum()))
         out[:] = 0.5 * (count * inverse - solved @ inverse)
+        out += _jitter(out)  # the adjoint: the jitter follows K
     log_prior, slope = objective.prior.evaluate(objective.names, theta, objective.units)
     return value - log_prior, kernels.contract(kernel, objective.X, 0.5 * (weights + np.swapaxes(weights, -1, -2))) - slope
+
+
+def _jitter(K: FloatArray) -> FloatArray:
+    """A small multiple of tr(K)/n on the diagonal, (n, n); a linear map of K that is its own adjoint."""
+    return EM_JITTER * float(np.diagonal(K).mean()) * np.eye(len(K))
 
 
 def search(objective: Objective, start: FloatArray, bounds: FloatArray, climb: Climb = l_bfgs_b) -> SearchResult:

@@ -177,3 +177,82 @@ def probit_integrals(mean, variance, y, log_z, slope, curvature):  # type: ignor
                 row += 1
         slope[i, k] = total
         curvature[i, k] = own
+
+
+@_jit
+def probit_hessians(f, y, log_p, slope, hessian):  # type: ignore[no-untyped-def]
+    """log p(y_i | f_i) (n,), its gradient (n, c) and negative Hessian W_i (n, c, c) at latents f (n, c); all outputs.
+
+    For j, l ≠ y: W_jl = δ_jl E[r_j (r_j + z_j)] − Cov[r_j, r_l]; the row and column of y follow from W 1 = 0.
+    """
+    n, c = f.shape
+    p = c - 1
+    others = np.empty(p)
+    sd = np.ones(p)
+    centre = np.empty(p)
+    r = np.empty(p)
+    own = np.empty(p)
+    bend = np.empty(p)
+    first = np.empty(p)
+    second = np.empty((p, p))
+    for i in range(n):
+        k = y[i]
+        row = 0
+        for j in range(c):
+            if j != k:
+                others[row] = f[i, j]
+                row += 1
+        mode = _mode(f[i, k], 1.0, others, sd)
+        top, _, curvature = _log_integrand(mode, f[i, k], 1.0, others, sd)
+        rule = _rule(mode, math.sqrt(-1.0 / curvature), f[i, k], 1.0, others, sd, top)
+        for j in range(p):
+            centre[j] = log_ndtr_and_ratio(mode - others[j])[1]
+        mass = 0.0
+        first[:] = 0.0
+        bend[:] = 0.0
+        second[:] = 0.0
+        for q in range(rule.shape[1]):
+            s = rule[0, q]
+            value = -0.5 * (s - f[i, k]) ** 2
+            w = rule[1, q]
+            for j in range(p):
+                log_cdf, ratio, ratio_plus_z = log_ndtr_and_ratio(s - others[j])
+                value += log_cdf
+                r[j] = ratio - centre[j]
+                own[j] = ratio * ratio_plus_z
+            w *= math.exp(value - top)
+            mass += w
+            for j in range(p):
+                first[j] += w * r[j]
+                bend[j] += w * own[j]
+                for m in range(j + 1):
+                    second[j, m] += w * r[j] * r[m]
+        log_p[i] = math.log(mass) + top - 0.5 * math.log(2.0 * math.pi)
+        _fill_hessian(k, mass, centre, first, bend, second, slope[i], hessian[i])
+
+
+@_jit
+def _fill_hessian(k, mass, centre, first, bend, second, slope, W):  # type: ignore[no-untyped-def]
+    """Gradient and negative Hessian of one point from the sums over its nodes."""
+    p = centre.size
+    slope[k] = 0.0
+    W[:] = 0.0
+    for j in range(p):
+        a = j if j < k else j + 1
+        mean = centre[j] + first[j] / mass
+        slope[a] = -mean
+        slope[k] += mean
+        for m in range(j + 1):
+            b = m if m < k else m + 1
+            covariance = second[j, m] / mass - first[j] * first[m] / (mass * mass)
+            W[a, b] = (bend[j] / mass if j == m else 0.0) - covariance
+            W[b, a] = W[a, b]
+    for a in range(p + 1):
+        if a != k:
+            total = 0.0
+            for b in range(p + 1):
+                if b != k:
+                    total += W[a, b]
+            W[a, k] = -total
+            W[k, a] = -total
+            W[k, k] += total

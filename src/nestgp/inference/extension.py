@@ -2,14 +2,16 @@
 
 Newton's equations (K⁻¹ + W) df = ∇Ψ are solved by conjugate gradients, preconditioned by the posterior covariance Σ₀ of the n
 point solution. Σ₀ is exact where W has not changed, so a handful of iterations do, each of c n² flops, done as matrix products
-over all columns. Vectors are (c, n + 1, Q), the new point last, Q columns = new points × labels; a direction p always travels
-with K⁻¹p.
+over all columns. Vectors are (c, n + 1, Q), the new point last, Q columns = new points × labels.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit
 from nestgp.likelihoods import softmax_log_probabilities
 from nestgp.linalg import DenseBlocks, FloatArray, IntArray
@@ -47,7 +49,8 @@ def extended_modes(
     for _ in range(NEWTON_STEPS):
         log_p = _log_softmax(f)
         p = np.exp(log_p)
-        df, db = problem.newton_direction(targets - p - b, p)
+        hessian_times = partial(_hessian_times, p)
+        df, db = newton_direction(targets - p - b, problem.precondition, hessian_times, CG_TOL, CG_STEPS)
         psi = np.sum(targets * log_p - 0.5 * b * f, axis=(0, 1))
         length = _lengths(targets, b, f, db, df, psi)
         b += length * db
@@ -85,30 +88,6 @@ class _Columns:
         image[:, :n] -= _hessian_times(self.base.pi[:, :, None], z[:, :n])
         return z, image
 
-    def newton_direction(self, gradient: FloatArray, p: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Solve (K⁻¹ + W) df = gradient; returns df and K⁻¹df."""
-        residual = gradient.copy()
-        z, z_image = self.precondition(residual)
-        step, step_image = np.zeros_like(z), np.zeros_like(z)
-        d, d_image = z, z_image
-        rz = _dot(residual, z)
-        limit = CG_TOL * np.sqrt(_dot(gradient, z))
-        for _ in range(CG_STEPS):
-            product = d_image + _hessian_times(p, d)
-            curvature = _dot(d, product)
-            alpha = np.divide(rz, curvature, out=np.zeros_like(rz), where=curvature > 0.0)
-            step += alpha * d
-            step_image += alpha * d_image
-            residual -= alpha * product
-            z, z_image = self.precondition(residual)
-            new = _dot(residual, z)
-            if np.all(np.sqrt(np.maximum(new, 0.0)) <= limit):
-                break
-            beta = np.divide(new, rz, out=np.zeros_like(rz), where=rz > 0.0)
-            d, d_image = z + beta * d, z_image + beta * d_image
-            rz = new
-        return step, step_image
-
 
 def _lengths(
     targets: FloatArray, b: FloatArray, f: FloatArray, db: FloatArray, df: FloatArray, psi: FloatArray
@@ -132,7 +111,3 @@ def _hessian_times(p: FloatArray, v: FloatArray) -> FloatArray:
     """W v = p∘v − p (pᵀv), over the class axis."""
     weighted = p * v
     return weighted - p * weighted.sum(axis=0)
-
-
-def _dot(a: FloatArray, b: FloatArray) -> FloatArray:
-    return np.einsum("knq,knq->q", a, b)

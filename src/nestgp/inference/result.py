@@ -21,6 +21,7 @@ class Status(Enum):
     MAX_ITERATIONS = "max_iterations"
     DIVERGED = "diverged"
     NOT_POSITIVE_DEFINITE = "not_positive_definite"
+    NOT_MIXED = "not_mixed"
 
     @property
     def advice(self) -> str:
@@ -40,6 +41,10 @@ _ADVICE = {
     Status.NOT_POSITIVE_DEFINITE: (
         "The kernel matrix has a clearly negative eigenvalue, so no Gaussian process has it: check a hand-made "
         "kernel for symmetry and positive definiteness, or add a WhiteKernel."
+    ),
+    Status.NOT_MIXED: (
+        "Some probability or hyperparameter has R-hat >= 1.01 or fewer than 400 effective draws: raise n_draws or n_warmup; "
+        "the draws are returned, and are no reference."
     ),
 }
 

@@ -1,0 +1,6 @@
+"""Markov chain Monte Carlo: what the approximations are measured against."""
+
+from nestgp.sampling.gibbs import Gibbs
+from nestgp.sampling.metropolis import EllipticalSlice, ScaledMetropolis
+
+__all__ = ["EllipticalSlice", "Gibbs", "ScaledMetropolis"]

@@ -1,0 +1,213 @@
+"""One loop for every sampler: warm-up, thinning, checkpoints, progress, and several chains side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.gaussian_process.kernels import Kernel
+
+from nestgp import kernels
+from nestgp.hyper import Prior
+from nestgp.linalg import FloatArray, IntArray
+from nestgp.sampling.factors import Factors
+from nestgp.sampling.hmc import StepSize
+from nestgp.sampling.mixing import ess_bulk
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is sampled: latents given the data, and hyperparameters under ``prior`` unless that is None."""
+
+    kernel: Kernel | Sequence[Kernel]
+    X: FloatArray
+    y: IntArray
+    n_classes: int
+    prior: Prior | None
+    units: FloatArray
+
+    def factors(self, theta: FloatArray) -> Factors:
+        """Factors of K at θ."""
+        return Factors(kernels.with_theta(self.kernel, theta), self.X, self.n_classes)
+
+    def log_prior(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """Log density of θ = log x, the Jacobian of the log included, and its gradient; −inf outside the kernel's bounds."""
+        assert self.prior is not None
+        bounds = kernels.bounds(self.kernel)
+        if np.any(theta < bounds[:, 0]) or np.any(theta > bounds[:, 1]):
+            return -np.inf, np.zeros_like(theta)
+        names = kernels.hyperparameter_names(self.kernel)
+        value, gradient = self.prior.evaluate(names, theta, self.units)
+        power = jacobian_power(names)
+        return value + float(power @ theta), gradient + power
+
+
+def jacobian_power(names: Sequence[str]) -> FloatArray:
+    """d log x/dθ for the variable x that a prior is on: σ = √ of a variance, everything else itself."""
+    return np.array([0.5 if n.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for n in names])
+
+
+@dataclass
+class ChainState:
+    """Where a chain is: what the next sweep needs, and nothing that is only for looking."""
+
+    theta: FloatArray
+    f: FloatArray
+    factors: Factors
+    latent_step: StepSize
+    v: FloatArray = field(default_factory=lambda: np.empty(0))
+    hyper_step: StepSize = field(default_factory=lambda: StepSize(0.1))
+    hyper_scale: FloatArray = field(default_factory=lambda: np.ones(0))
+    hyper_trace: list[FloatArray] = field(default_factory=list)
+    accepted: float = 1.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """One kept draw: θ, b (c, n) of the latents at new inputs, and p(y_i | f_i) of every training row (n,)."""
+
+    theta: FloatArray
+    b: FloatArray
+    probability: FloatArray
+
+
+class Sampler(Protocol):
+    """What a sampler supplies to the loop."""
+
+    @property
+    def n_draws(self) -> int: ...
+
+    @property
+    def n_warmup(self) -> int: ...
+
+    @property
+    def n_chains(self) -> int: ...
+
+    @property
+    def thin(self) -> int: ...
+
+    @property
+    def checkpoint(self) -> str | None: ...
+
+    def start(self, problem: Problem, rng: np.random.Generator) -> ChainState: ...
+
+    def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None: ...
+
+    def record(self, problem: Problem, state: ChainState) -> Record: ...
+
+
+@dataclass
+class _Progress:
+    chain: int
+    total: int
+    shown: float = 0.0
+    trace: list[float] = field(default_factory=list)
+
+    def show(self, sweep: int, warmup: bool, state: ChainState, latest: float | None) -> None:
+        if latest is not None:
+            self.trace.append(latest)
+        now = time.monotonic()
+        if now - self.shown < 1.0:
+            return
+        self.shown = now
+        ess = ess_bulk(np.array([self.trace])) if len(self.trace) >= 20 else float("nan")
+        phase = "warm-up" if warmup else "sampling"
+        line = f"\rchain {self.chain} {phase} {sweep}/{self.total}  acceptance {state.accepted:.2f}  ESS {ess:6.0f}"
+        print(line, end="", file=sys.stderr, flush=True)
+
+
+def run_chains(
+    sampler: Sampler, problem: Problem, rng: np.random.Generator, n_jobs: int | None = None, verbose: int = 0
+) -> list[list[Record]]:
+    """Draws of every chain. Chains are independent streams of ``rng``: the same seed gives the same draws whatever n_jobs."""
+    streams = rng.spawn(sampler.n_chains)
+    mark = fingerprint(sampler, problem, streams[0])
+    if n_jobs in (None, 1):
+        chains: list[list[Record]] = []
+        for k, stream in enumerate(streams):
+            records, stopped = run_chain(sampler, problem, stream, k, mark, verbose)
+            if records:
+                chains.append(records)
+            if stopped:
+                break
+    else:
+        jobs = (delayed(run_chain)(sampler, problem, stream, k, mark, 0) for k, stream in enumerate(streams))
+        chains = [records for records, _ in Parallel(n_jobs=n_jobs)(jobs)]
+    if verbose:
+        print(file=sys.stderr)
+    if not chains:
+        raise KeyboardInterrupt("sampling was interrupted before the first draw")
+    shortest = min(len(c) for c in chains)
+    return [c[:shortest] for c in chains]
+
+
+def run_chain(
+    sampler: Sampler, problem: Problem, rng: np.random.Generator, chain: int, mark: str, verbose: int
+) -> tuple[list[Record], bool]:
+    """One chain, continued from its checkpoint if there is one; an interrupt keeps what was drawn."""
+    path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{chain}.pkl")
+    saved = _load(path, mark)
+    if saved is None:
+        state, records, begin = sampler.start(problem, rng), [], 0
+    else:
+        state, records, begin, rng = saved
+    total = sampler.n_warmup + sampler.n_draws * sampler.thin
+    progress = _Progress(chain, total)
+    last_saved = time.monotonic()
+    sweep = begin
+    try:
+        for sweep in range(begin, total):
+            warmup = sweep < sampler.n_warmup
+            if sweep == sampler.n_warmup:
+                state.latent_step.freeze()
+                state.hyper_step.freeze()
+            sampler.sweep(problem, state, rng, warmup)
+            kept = not warmup and (sweep - sampler.n_warmup + 1) % sampler.thin == 0
+            if kept:
+                records.append(sampler.record(problem, state))
+            if verbose:
+                progress.show(sweep, warmup, state, float(np.log(records[-1].probability).sum()) if kept else None)
+            if path is not None and time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+                _save(path, mark, (state, records, sweep + 1, rng))
+                last_saved = time.monotonic()
+    except KeyboardInterrupt:
+        warnings.warn(f"chain {chain} interrupted after {sweep} of {total} sweeps: its draws are kept", stacklevel=2)
+        return records, True
+    if path is not None:
+        _save(path, mark, (state, records, total, rng))
+    return records, False
+
+
+#: Seconds between two checkpoints of a chain.
+CHECKPOINT_SECONDS = 60.0
+
+
+def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) -> str:
+    """What a checkpoint must agree in: sampler, data, kernel and seed."""
+    text = repr((sampler, problem.kernel, problem.prior, problem.n_classes, rng.bit_generator.state)).encode()
+    return hashlib.sha256(text + problem.X.tobytes() + problem.y.tobytes()).hexdigest()
+
+
+def _save(path: Path, mark: str, content: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(pickle.dumps((mark, content)))
+    os.replace(temporary, path)
+
+
+def _load(path: Path | None, mark: str) -> Any:
+    if path is None or not path.exists():
+        return None
+    found, content = pickle.loads(path.read_bytes())
+    if found != mark:
+        raise ValueError(f"checkpoint {path} belongs to another sampler, data set or seed: delete it, or name another file")
+    return content

@@ -1,0 +1,84 @@
+"""Hamiltonian Monte Carlo with dual averaging: small enough to own, for any log density with gradient.
+
+A library would bring a large framework or its own model language; what is needed here is one leapfrog loop that calls a NumPy
+function and a step size that adapts (Hoffman and Gelman 2014, section 3.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nestgp.linalg import FloatArray
+
+#: x → (log density, gradient); −inf where x is impossible.
+LogDensity = Callable[[FloatArray], tuple[float, FloatArray]]
+
+
+@dataclass
+class StepSize:
+    """Step size that aims at an acceptance rate while it adapts, then stays at its running average."""
+
+    value: float = 0.1
+    target: float = 0.8
+    _origin: float = field(init=False)
+    _error: float = field(init=False, default=0.0)
+    _average: float = field(init=False)
+    _count: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.restart(self.value)
+
+    def restart(self, value: float) -> None:
+        """Begin a new adaptation at ``value``."""
+        self.value = value
+        self._origin = math.log(10.0 * value)
+        self._average = math.log(value)
+        self._error, self._count = 0.0, 0
+
+    def update(self, acceptance: float) -> None:
+        """One step of dual averaging."""
+        self._count += 1
+        t = self._count
+        self._error += (self.target - acceptance - self._error) / (t + 10.0)
+        log_value = self._origin - math.sqrt(t) / 0.05 * self._error
+        weight = t**-0.75
+        self._average = weight * log_value + (1.0 - weight) * self._average
+        self.value = math.exp(max(min(log_value, 10.0), -20.0))
+
+    def freeze(self) -> None:
+        """Use the average from now on."""
+        if self._count:
+            self.value = math.exp(self._average)
+
+
+def hmc_step(
+    log_density: LogDensity,
+    x: FloatArray,
+    current: tuple[float, FloatArray],
+    step: float,
+    n_steps: int,
+    scale: FloatArray | float,
+    rng: np.random.Generator,
+) -> tuple[FloatArray, tuple[float, FloatArray], float]:
+    """One trajectory from x, whose log density and gradient are ``current``; ``scale`` is the standard deviation per coordinate.
+
+    Returns the next x, its log density and gradient, and the acceptance probability.
+    """
+    momentum = rng.standard_normal(x.shape)
+    energy = current[0] - 0.5 * float(np.vdot(momentum, momentum))
+    q, (value, gradient) = x, current
+    p = momentum + 0.5 * step * scale * gradient
+    for i in range(n_steps):
+        q = q + step * scale * p
+        value, gradient = log_density(q)
+        if not math.isfinite(value):
+            return x, current, 0.0
+        p = p + (1.0 if i < n_steps - 1 else 0.5) * step * scale * gradient
+    acceptance = math.exp(min(0.0, value - 0.5 * float(np.vdot(p, p)) - energy))
+    if rng.random() < acceptance:
+        return q, (value, gradient), acceptance
+    return x, current, acceptance

@@ -1,0 +1,126 @@
+"""Scaled Metropolis-Hastings and elliptical slice sampling for the softmax (section 4.2.1; Neal 1998)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.gaussian_process.kernels import Kernel
+
+from nestgp.inference.laplace import Laplace
+from nestgp.inference.result import Fit
+from nestgp.likelihoods import softmax_log_probabilities
+from nestgp.linalg import FloatArray, IntArray
+from nestgp.sampling.chain import ChainState, Problem, Record
+from nestgp.sampling.hmc import StepSize
+from nestgp.sampling.moves import LogLikelihood, elliptical_slice, hyper_given_latents, hyper_given_whitened, scaled_metropolis
+from nestgp.sampling.run import run, start_from
+
+
+@dataclass(frozen=True)
+class ScaledMetropolis:
+    """Neal's scaled Metropolis-Hastings on the latents, HMC on the hyperparameters.
+
+    Parameters
+    ----------
+    n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
+    updates : latent updates per sweep.
+    """
+
+    n_draws: int = 1000
+    n_warmup: int = 1000
+    n_chains: int = 4
+    thin: int = 1
+    updates: int = 50
+    checkpoint: str | None = None
+
+    likelihood: ClassVar[str] = "softmax"
+    default_rule: ClassVar[str] = "exact"
+
+    def sample(
+        self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
+    ) -> Fit:
+        """Draws of the latents, and of the hyperparameters if ``prior`` is given; ``how`` as for :func:`run`."""
+        return run(self, kernel, X, y, n_classes, rng, noisy=False, **how)
+
+    def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
+        """At the mode of Laplace's method; steps aim at an acceptance of 0.3."""
+        return start_from(Laplace(tol=1e-3), problem, rng, StepSize(0.1, 0.3))
+
+    def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
+        """f | θ by scaled Metropolis, then θ | f."""
+        _sweep(problem, state, rng, warmup, self.updates, partial(scaled_metropolis, adapt=warmup))
+
+    def record(self, problem: Problem, state: ChainState) -> Record:
+        """b = K⁻¹f."""
+        return _record(problem, state)
+
+
+@dataclass(frozen=True)
+class EllipticalSlice:
+    """Elliptical slice sampling of the latents, HMC on the hyperparameters: nothing to tune.
+
+    Parameters
+    ----------
+    n_draws, n_warmup, n_chains, thin, updates, checkpoint : as for :class:`ScaledMetropolis`.
+    """
+
+    n_draws: int = 1000
+    n_warmup: int = 500
+    n_chains: int = 4
+    thin: int = 1
+    updates: int = 20
+    checkpoint: str | None = None
+
+    likelihood: ClassVar[str] = "softmax"
+    default_rule: ClassVar[str] = "exact"
+
+    def sample(
+        self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
+    ) -> Fit:
+        """Draws of the latents, and of the hyperparameters if ``prior`` is given; ``how`` as for :func:`run`."""
+        return run(self, kernel, X, y, n_classes, rng, noisy=False, **how)
+
+    def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
+        """At the mode of Laplace's method."""
+        return start_from(Laplace(tol=1e-3), problem, rng, StepSize())
+
+    def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
+        """f | θ by elliptical slices, then θ | f."""
+        _sweep(problem, state, rng, warmup, self.updates, elliptical_slice)
+
+    def record(self, problem: Problem, state: ChainState) -> Record:
+        """b = K⁻¹f."""
+        return _record(problem, state)
+
+
+LatentMove = Callable[[LogLikelihood, ChainState, np.random.Generator], None]
+
+
+def _sweep(
+    problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool, updates: int, move: LatentMove
+) -> None:
+    likelihood = partial(log_likelihood, problem.y)
+    for _ in range(updates):
+        move(likelihood, state, rng)
+    if problem.prior is not None:
+        hyper_given_whitened(problem, likelihood, state, rng)
+        hyper_given_latents(problem, state, rng, warmup)
+
+
+def _record(problem: Problem, state: ChainState) -> Record:
+    b = state.factors.times(state.factors.prior_inverse, state.f)
+    log_p = softmax_log_probabilities(state.f.T)
+    return Record(state.theta.copy(), b, np.exp(log_p[np.arange(problem.y.size), problem.y]))
+
+
+def log_likelihood(y: IntArray, f: FloatArray) -> tuple[float, FloatArray]:
+    """log p(y | f) of the softmax and its gradient (c, n); f (c, n)."""
+    log_p = softmax_log_probabilities(f.T).T
+    at = (y, np.arange(y.size))
+    slope = -np.exp(log_p)
+    slope[at] += 1.0
+    return float(log_p[at].sum()), slope

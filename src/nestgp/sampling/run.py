@@ -1,0 +1,69 @@
+"""From a sampler and data to a result: start, run the chains, judge the mixing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.gaussian_process.kernels import Kernel
+
+from nestgp import kernels
+from nestgp.hyper import Prior
+from nestgp.inference.checks import check_problem
+from nestgp.inference.result import Fit, Status
+from nestgp.linalg import FloatArray, IntArray
+from nestgp.sampling.chain import ChainState, Problem, Sampler, run_chains
+from nestgp.sampling.hmc import StepSize
+from nestgp.sampling.mixing import mixed, summarise
+from nestgp.sampling.mixture import Draws, MixturePosterior
+
+
+def run(
+    sampler: Sampler,
+    kernel: Kernel | Sequence[Kernel],
+    X: FloatArray,
+    y: IntArray,
+    n_classes: int,
+    rng: np.random.Generator,
+    *,
+    noisy: bool,
+    prior: Prior | None = None,
+    units: FloatArray | None = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Fit:
+    """Sample and judge: the status is CONVERGED only if every monitored quantity has mixed.
+
+    Parameters
+    ----------
+    prior : of the hyperparameters, which are then sampled too; None keeps them as they are. units : see :mod:`nestgp.hyper`.
+    noisy : whether draws are of auxiliary variables (see :class:`MixturePosterior`).
+    """
+    for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1)):
+        value = getattr(sampler, name)
+        if not (isinstance(value, int | np.integer) and value >= least):
+            raise ValueError(f"{name}={value!r}: use an integer >= {least}")
+    _, y = check_problem(kernels.gram(kernel, X), y, n_classes)
+    theta = kernels.theta(kernel)
+    units = np.ones(theta.size) if units is None else units
+    problem = Problem(kernel, X, y, n_classes, prior if theta.size else None, units)
+    draws = Draws.from_records(run_chains(sampler, problem, rng, n_jobs, verbose))
+    watched = draws.probability
+    if problem.prior is not None:
+        watched = np.concatenate([watched, draws.theta], axis=2)
+    summary = summarise(watched)
+    status = Status.CONVERGED if mixed(summary) else Status.NOT_MIXED
+    posterior: Any = MixturePosterior(kernel, X, draws, noisy, summary)
+    return Fit(posterior, np.nan, status, (), float(np.max(summary["rhat"])) - 1.0)
+
+
+def start_from(inference: Any, problem: Problem, rng: np.random.Generator, step: StepSize) -> ChainState:
+    """A chain at the means of an approximation, spread by a little of the prior so that chains begin apart."""
+    theta = kernels.theta(problem.kernel)
+    factors = problem.factors(theta)
+    K = factors.K[0] if len(factors.K) == 1 else factors.K
+    fit = inference.infer(K, problem.y, problem.n_classes)
+    mean = fit.posterior.mean.T if np.isfinite(fit.log_evidence) else 0.0
+    f = np.ascontiguousarray(mean + 0.3 * factors.draw_prior(rng))
+    return ChainState(theta, f, factors, step, hyper_scale=np.ones(theta.size))
