@@ -46,7 +46,7 @@ bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.stamp-docs
-	@$(BIN)/mkdocs build --quiet --strict --site-dir site
+	@$(BIN)/mkdocs build --strict --site-dir site
 	@echo "documentation: site/index.html"
 
 clean:

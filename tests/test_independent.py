@@ -87,7 +87,8 @@ def test_evidence_is_the_dense_one_also_before_convergence(kind: str, name: str)
     assert fit.log_evidence == pytest.approx(expected, abs=1e-8)
     mean, Sigma = independent_posterior(p.K, tau, nu)
     assert_allclose(fit.posterior.mean, mean.T, rtol=0, atol=1e-10 * scale_of(p))
-    assert_allclose(np.einsum("ikk->ik", fit.posterior.covariance), np.einsum("kii->ik", Sigma), rtol=0, atol=1e-9 * scale_of(p) ** 2)
+    variances = np.einsum("ikk->ik", fit.posterior.covariance)
+    assert_allclose(variances, np.einsum("kii->ik", Sigma), rtol=0, atol=1e-9 * scale_of(p) ** 2)
 
 
 @PROBLEMS_BY_NAME
@@ -305,7 +306,7 @@ def test_confidence_away_from_the_boundary_on_the_toy_of_section_5_1() -> None:
 
 @pytest.mark.parametrize("inner_sweeps", [0, "all", 1.5])
 def test_inner_sweeps_are_checked_by_name(inner_sweeps: object) -> None:
-    with pytest.raises(ValueError, match="inner_sweeps=.*use an integer >= 1 or 'converge'"):
+    with pytest.raises(ValueError, match=r"inner_sweeps=.*use an integer >= 1 or 'converge'"):
         IndependentEP(inner_sweeps=inner_sweeps).infer(*problem("tiny").inputs())  # type: ignore[arg-type]
 
 

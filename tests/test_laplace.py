@@ -13,6 +13,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 from nestgp import GPClassifier, kernels, predict
 from nestgp.inference import Laplace, Status
 from nestgp.inference.laplace import LaplaceState
+from tests.oracles._types import Array
 from tests.oracles.finite import central_difference
 from tests.oracles.laplace import binary_logistic_laplace, laplace, laplace_predict
 from tests.oracles.reference import ReferenceCase, load_case, reference_directory
@@ -46,9 +47,11 @@ def test_gradient_with_its_implicit_part_against_the_oracles_evidence(name: str)
     p = problem(name)
     theta = kernels.theta(p.kernel)
     gradient = kernels.contract(p.kernel, p.X, EXACT.infer(*p.inputs()).evidence_grad)
-    numeric = central_difference(
-        lambda t: laplace(kernels.gram(kernels.with_theta(p.kernel, t), p.X), p.y, p.n_classes).log_z, theta, 4e-3, richardson=True
-    )
+
+    def log_z(t: Array) -> float:
+        return laplace(kernels.gram(kernels.with_theta(p.kernel, t), p.X), p.y, p.n_classes).log_z
+
+    numeric = central_difference(log_z, theta, 4e-3, richardson=True)
     assert_allclose(gradient, numeric, rtol=0, atol=1e-8)
 
 

@@ -13,7 +13,7 @@ from nestgp import GPClassifier, kernels, predict
 from nestgp.inference import Fit, IndependentEP, Inference, Laplace, NestedEP, QuadratureEP, VariationalBayes
 from nestgp.inference.extension import bordered, extended_modes
 from nestgp.tierney_kadane import POINTS_AT_ONCE, tierney_kadane_log_probabilities
-from tests.oracles._types import Array
+from tests.oracles._types import Array, Labels
 from tests.oracles.laplace import laplace
 from tests.oracles.softmax import softmax_predictive
 from tests.problems import PROBLEMS, Problem, problem
@@ -121,7 +121,7 @@ def test_batches_do_not_matter() -> None:
 class NoEvidence:
     """An inference that never has a result."""
 
-    def infer(self, K: Array, y: Array, n_classes: int, init: Any = None) -> Any:
+    def infer(self, K: Array, y: Labels, n_classes: int, init: Fit | None = None) -> Fit:
         return Laplace().infer(-np.eye(len(y)), y, n_classes)
 
 
@@ -129,7 +129,7 @@ def test_a_problem_without_a_result_is_said_so() -> None:
     p = problem("tiny")
     fit = Laplace().infer(*p.inputs())
     stubborn: Inference = NoEvidence()
-    with pytest.raises(ArithmeticError, match="4 test points have an extended problem without a result: use probabilities='auto'"):
+    with pytest.raises(ArithmeticError, match="4 test points have an extended problem without a result: use prob"):
         ratios(stubborn, p, fit, new_rows(p))
 
 

@@ -222,23 +222,29 @@ def bound_at(kernel: Any, X: Array, y: Array, c: int) -> float:
 
 
 @pytest.mark.parametrize("prior", [None, "half-student-t"])
-def test_both_searches_improve_the_bound_and_em_ends_no_higher(prior: str | None) -> None:
+def test_both_searches_improve_the_bound_and_em_ends_no_higher(
+    prior: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hyper, "EM_ROUNDS", 60)
     p = problem("separable")
-    start = rbf(0.0, 0.0)
+    start = rbf(1.0, 1.0)
     fits = {o: GPClassifier(start, inference="vb", prior=prior, optimizer=o).fit(p.X, p.y) for o in ("l-bfgs-b", "em")}
     first = bound_at(start, p.X, p.y, 3)
     for clf in fits.values():
         assert clf.status_ is Status.CONVERGED
-        assert clf.log_marginal_likelihood_value_ > first + 3.0  # from −20.06 to −16.27 and −16.32
+        assert clf.log_marginal_likelihood_value_ > first + 2.0  # from −18.87 to −16.27 and −16.28
     gain = fits["l-bfgs-b"].search_.objective - fits["em"].search_.objective
     assert gain >= -1e-4  # one objective, one optimum
-    assert gain <= 0.2  # the alternation is still on its way after a hundred rounds
+    assert gain <= 0.1  # the alternation is still on its way after sixty rounds
 
 
+@pytest.mark.parametrize("log_l", [0.0, 1.5])
 @pytest.mark.parametrize("name", ["overlapping", "separable"])
-def test_em_never_lowers_the_bound_from_round_to_round(name: str) -> None:
+def test_em_never_lowers_the_bound_from_round_to_round(name: str, log_l: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A long lengthscale leaves K directions with less variance than the jitter: they must not drag the magnitude along.
+    monkeypatch.setattr(hyper, "EM_ROUNDS", 40)
     p = problem(name)
-    kernel = rbf(1.0, 1.0)
+    kernel = rbf(1.0, log_l)
     values: list[float] = []
     setting = (kernel, p.X, p.y, p.n_classes, VariationalBayes(), FlatPrior(), np.ones(2))
     hyper.em(Objective(*setting, lambda _, value, fit: values.append(value)), kernel.theta, kernel.bounds)
@@ -273,6 +279,7 @@ def test_the_em_objective_and_its_gradient(shared: bool) -> None:
     K = np.broadcast_to(kernels.gram(kernel, p.X), (3, 16, 16))
     m = fit.posterior.mean.T
     each = np.array([np.outer(m[k], m[k]) + np.linalg.solve(K[k] + np.eye(16), K[k]) for k in range(3)])
+    each += 1e-6 * np.eye(16) * np.einsum("kii->k", K)[:, None, None] / 16  # the jitter of the maximisation
     assert_allclose(moments, each.sum(axis=0)[None] if shared else each, rtol=0, atol=1e-8)
     moved = theta + 0.2
     _, gradient = hyper._expected_log_prior(objective, moments, moved)

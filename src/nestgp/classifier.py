@@ -116,6 +116,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         kernel, units = self._starting_kernel()
         inference = self._inference()
         self.search_ = None
+        self.__dict__.pop("_cavities", None)
+        self.__dict__.pop("_loo", None)
         if hasattr(inference, "sample"):
             return self._fit_by_sampling(inference, kernel, units, codes)
         init = None
@@ -134,8 +136,17 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.log_marginal_likelihood_value_ = fit.log_evidence
         self.status_, self.n_iter_, self.history_ = fit.status, fit.n_iter, fit.history
         self.sites_ = fit.sites
-        self.loo_log_proba_ = self._leave_one_out(fit)
+        self._cavities = fit.cavities()
         return self
+
+    @property
+    def loo_log_proba_(self) -> FloatArray:
+        """(n,) log p(y_i | the other rows): the class probabilities of each row's cavity. Computed when first asked for."""
+        if not hasattr(self, "_cavities"):
+            raise AttributeError("loo_log_proba_ is there after fit, with every inference but the samplers")
+        if not hasattr(self, "_loo"):
+            self._loo = self._leave_one_out(*self._cavities)
+        return self._loo
 
     def _fit_by_sampling(self, sampler: Any, kernel: Any, units: FloatArray, codes: IntArray) -> GPClassifier:
         """Chains start from a type-II MAP of the matching approximation; hyperparameters are sampled unless optimizer is None."""
@@ -169,7 +180,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             import arviz
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install 'nestgp[mcmc]'") from error
-        return arviz.from_dict({"posterior": {"theta": draws.theta, "probability": draws.probability}})
+        posterior = {"theta": draws.theta, "probability": draws.probability}
+        if int(arviz.__version__.split(".")[0]) >= 1:
+            return arviz.from_dict({"posterior": posterior})
+        return arviz.from_dict(posterior=posterior)
 
     def predict(self, X: Any) -> Any:
         """Most probable label of each row, (m,)."""
@@ -305,6 +319,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         result = hyper.search_with_restarts(make_objective, start, bounds, *restarts, climb)
         if self.verbose:
             print(file=sys.stderr)
+        if not result.success and result.message != hyper.INTERRUPTED:
+            message = f"the hyperparameter search stopped early ({result.message}) after {result.n_evaluations} evaluations: "
+            remedy = "the best point met is used; standardise the inputs, start the kernel elsewhere or raise n_restarts"
+            warnings.warn(message + remedy, ConvergenceWarning, stacklevel=4)
         return result
 
     def _generator(self) -> np.random.Generator:
@@ -317,8 +335,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             message = f"inference ended as {fit.status.value} after {fit.n_iter} iterations, residual {fit.residual:.1e}. "
             warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=3)
 
-    def _leave_one_out(self, fit: Fit) -> FloatArray:
-        mean, cov = fit.cavities()
+    def _leave_one_out(self, mean: FloatArray, cov: FloatArray) -> FloatArray:
         inference = self._inference()
         rule = getattr(inference, "default_rule", "ep") if self._rule() == "tkp" else self._rule()
         log_p = predict.class_probabilities(mean[None], cov[None], rule, getattr(inference, "likelihood", "probit"))

@@ -35,8 +35,8 @@ PLANE = ("flavanoids", "color_intensity")
 
 CAPTION = (
     "Means with 95% intervals. On average, calibrated confidence equals accuracy.\n"
-    "Hyperparameters, same kernel and start: nestgp by type-II MAP with the paper's half Student-t prior,\n"
-    "scikit-learn by type-II maximum likelihood, which is what it offers."
+    "Hyperparameters, from the same kernel and start: nestgp by type-II MAP with\n"
+    "the paper's half Student-t prior, scikit-learn by type-II maximum likelihood."
 )
 
 

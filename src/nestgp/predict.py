@@ -24,6 +24,8 @@ Rule = Callable[[FloatArray, FloatArray], FloatArray]
 EP_TOL, EP_SWEEPS = 1e-9, 500
 #: Points of the quasi-Monte Carlo rules, powers of two.
 QMC_POINTS, SOFTMAX_POINTS = 4096, 32768
+#: Relative variance that tells equal principal axes apart: far below the integration error, far above rounding.
+TIE_BREAK = 1e-6
 _ROWS_PER_TASK = 256
 
 
@@ -113,13 +115,16 @@ def softmax_exact_log_probabilities(mean: FloatArray, cov: FloatArray, points: i
     Error of a probability: below 1e-4 for three classes; up to 2e-4 for six and variances of 10; it grows with both, to 1e-3 at
     variances of 100 (six classes) or 30 (ten).
     A shift common to all classes changes nothing and is projected out. The points go through the principal axes of what is left,
-    so that the best-spread coordinates meet the largest variance.
+    so that the best-spread coordinates meet the largest variance; equal variances, whose axes would be rounding error's choice
+    and so differ from batch to batch, are told apart by a millionth.
     """
     m, c = mean.shape
     z = _normal_points(c - 1, points)
     out = np.empty((m, c))
     centre = np.eye(c) - 1.0 / c
-    values, vectors = np.linalg.eigh(centre @ cov @ centre)
+    centred = centre @ cov @ centre
+    apart = centre @ np.diag(np.arange(c) / c**2) @ centre
+    values, vectors = np.linalg.eigh(centred + TIE_BREAK * np.einsum("mkk->m", centred)[:, None, None] * apart)
     roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
     roots = np.ascontiguousarray(roots[:, :, :0:-1])
     for i in range(m):

@@ -21,6 +21,8 @@ from nestgp.sites import site_locations, site_means, site_precision, site_weight
 
 #: Inner EP "to convergence" means this residual, or that many sweeps.
 INNER_TOL, INNER_SWEEPS = 1e-12, 200
+#: Share of the first update, from the prior, that is taken.
+FIRST_DAMPING = 0.8
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,20 @@ class _State:
 
     def starts(self, init: Fit | None) -> list[FloatArray]:
         """Starting points, the warm one first."""
-        return starting_points(init, np.zeros((2, self.y.size, self.n_classes - 1)))
+        return starting_points(init, self._first_sites())
+
+    def _first_sites(self) -> FloatArray:
+        """Damped sites for the prior, whose marginals need no factorisation: the first iteration for nothing."""
+        c, n = self.n_classes, self.y.size
+        cov = np.zeros_like(self.cov)
+        for k in range(c):
+            cov[k * (k + 1) // 2 + k] = np.diagonal(self.blocks.class_kernel(k))
+        x, target = np.zeros((2, n, c - 1)), np.zeros((2, n, c - 1))
+        table = (self.contrast.index, self.contrast.coefficient, self.contrast.loading)
+        valid, _, _ = tilted.update_sites(
+            np.zeros((c, n)), cov, self.y, *table, *x, 1, 0.0, False, *target, np.empty((n, c - 1))
+        )
+        return FIRST_DAMPING * target if valid else x
 
     def project(self, x: FloatArray) -> FloatArray:
         """Site precisions are never negative."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import sys
@@ -10,16 +9,18 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+import joblib
 import numpy as np
 from joblib import Parallel, delayed
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
 from nestgp.hyper import Prior
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import ess_bulk
@@ -40,15 +41,21 @@ class Problem:
         """Factors of K at θ."""
         return Factors(kernels.with_theta(self.kernel, theta), self.X, self.n_classes)
 
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(kernels.hyperparameter_names(self.kernel))  # asked for in every leapfrog step, and slow to find
+
+    @cached_property
+    def _bounds(self) -> FloatArray:
+        return kernels.bounds(self.kernel)
+
     def log_prior(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """Log density of θ = log x, the Jacobian of the log included, and its gradient; −inf outside the kernel's bounds."""
         assert self.prior is not None
-        bounds = kernels.bounds(self.kernel)
-        if np.any(theta < bounds[:, 0]) or np.any(theta > bounds[:, 1]):
+        if np.any(theta < self._bounds[:, 0]) or np.any(theta > self._bounds[:, 1]):
             return -np.inf, np.zeros_like(theta)
-        names = kernels.hyperparameter_names(self.kernel)
-        value, gradient = self.prior.evaluate(names, theta, self.units)
-        power = jacobian_power(names)
+        value, gradient = self.prior.evaluate(self._names, theta, self.units)
+        power = jacobian_power(self._names)
         return value + float(power @ theta), gradient + power
 
 
@@ -147,8 +154,14 @@ def run_chains(
         print(file=sys.stderr)
     if not chains:
         raise KeyboardInterrupt("sampling was interrupted before the first draw")
-    shortest = min(len(c) for c in chains)
-    return [c[:shortest] for c in chains]
+    return _rectangular(chains)
+
+
+def _rectangular(chains: list[list[Record]]) -> list[list[Record]]:
+    """Chains of equal length that keep the most draws: a chain interrupted early goes, rather than cut the others short."""
+    longest_first = sorted((len(c) for c in chains), reverse=True)
+    length = max(longest_first, key=lambda n: n * sum(other >= n for other in longest_first))
+    return [c[:length] for c in chains if len(c) >= length]
 
 
 def run_chain(
@@ -171,7 +184,8 @@ def run_chain(
             if sweep == sampler.n_warmup:
                 state.latent_step.freeze()
                 state.hyper_step.freeze()
-            sampler.sweep(problem, state, rng, warmup)
+            with single_threaded_if_small(len(problem.X)):  # once a sweep: every matrix product inside would ask again
+                sampler.sweep(problem, state, rng, warmup)
             kept = not warmup and (sweep - sampler.n_warmup + 1) % sampler.thin == 0
             if kept:
                 records.append(sampler.record(problem, state))
@@ -194,8 +208,9 @@ CHECKPOINT_SECONDS = 60.0
 
 def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) -> str:
     """What a checkpoint must agree in: sampler, data, kernel and seed."""
-    text = repr((sampler, problem.kernel, problem.prior, problem.n_classes, rng.bit_generator.state)).encode()
-    return hashlib.sha256(text + problem.X.tobytes() + problem.y.tobytes()).hexdigest()
+    # not the kernel's repr, which rounds to three digits
+    parts = (repr(sampler), problem.kernel, problem.prior, problem.n_classes, problem.units, problem.X, problem.y)
+    return str(joblib.hash((*parts, rng.bit_generator.state)))
 
 
 def _save(path: Path, mark: str, content: Any) -> None:

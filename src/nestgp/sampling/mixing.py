@@ -33,7 +33,9 @@ def _rhat(chains: FloatArray) -> float:
 
 
 def rhat(draws: FloatArray) -> float:
-    """Larger of the bulk and the folded rank-normalised split R-hat; draws (chains, draws)."""
+    """Larger of the bulk and the folded rank-normalised split R-hat; draws (chains, draws), nan for fewer than four."""
+    if draws.shape[1] < 4:
+        return np.nan
     split = split_chains(draws)
     folded = np.abs(split - np.median(split))
     return max(_rhat(_rank_normal(split)), _rhat(_rank_normal(folded)))

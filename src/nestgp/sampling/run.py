@@ -40,8 +40,8 @@ def run(
     prior : of the hyperparameters, which are then sampled too; None keeps them as they are. units : see :mod:`nestgp.hyper`.
     noisy : whether draws are of auxiliary variables (see :class:`MixturePosterior`).
     """
-    for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1)):
-        value = getattr(sampler, name)
+    for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1), ("updates", 1)):
+        value = getattr(sampler, name, least)
         if not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name}={value!r}: use an integer >= {least}")
     _, y = check_problem(kernels.gram(kernel, X), y, n_classes)
@@ -53,6 +53,8 @@ def run(
     if problem.prior is not None:
         watched = np.concatenate([watched, draws.theta], axis=2)
     summary = summarise(watched)
+    if problem.prior is not None:  # a θ that never moved is constant in all chains, which R-hat alone takes for mixed
+        summary["rhat"][draws.probability.shape[2] :][np.ptp(draws.theta, axis=(0, 1)) == 0.0] = np.inf
     status = Status.CONVERGED if mixed(summary) else Status.NOT_MIXED
     posterior: Any = MixturePosterior(kernel, X, draws, noisy, summary)
     return Fit(posterior, np.nan, status, (), float(np.max(summary["rhat"])) - 1.0)

@@ -1,0 +1,400 @@
+"""Samplers: their parts against dense formulas, their draws against brute force, and how runs start, stop and go on."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.integrate import quad
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, WhiteKernel
+
+from nestgp import GPClassifier, kernels
+from nestgp import classifier as classifier_module
+from nestgp.hyper import HalfStudentT
+from nestgp.inference.result import Status
+from nestgp.predict import exact_log_probabilities, softmax_exact_log_probabilities
+from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis, chain
+from nestgp.sampling.chain import Problem
+from nestgp.sampling.factors import JITTER, Factors
+from nestgp.sampling.mixing import ess_bulk
+from nestgp.sampling.moves import _gaussian
+from tests.oracles._types import Array
+from tests.oracles.integrals import log_evidence_bruteforce
+from tests.oracles.softmax import softmax_predictive
+
+X4 = np.array([[-1.0], [-0.2], [0.4], [1.1]])
+Y4 = np.array([0, 1, 2, 0])
+X_NEW = np.array([[0.2]])
+SHARED = ConstantKernel(3.0) * RBF(0.8)
+PER_CLASS = [ConstantKernel(3.0) * RBF(0.8), ConstantKernel(1.0) * RBF(0.5), ConstantKernel(2.0) * RBF(1.5)]
+KERNELS = {"shared": SHARED, "per class": PER_CLASS}
+
+
+def dense(kernel: Kernel | list[Kernel], X: Array = X4) -> Array:
+    """K of every class, (3, n, n)."""
+    K = kernels.gram(kernel, X)
+    return K if K.ndim == 3 else np.stack([K] * 3)
+
+
+def problem_of(kernel: Kernel | list[Kernel], prior: HalfStudentT | None = None) -> Problem:
+    return Problem(kernel, X4, Y4, 3, prior, np.ones(kernels.theta(kernel).size))
+
+
+# Factors
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_factors_against_dense(name: str) -> None:
+    factors, K = Factors(KERNELS[name], X4, 3), dense(KERNELS[name])
+    jittered = K + JITTER * K[:, :1, :1] * np.eye(4)
+    L = np.broadcast_to(factors.prior_root, K.shape)
+    np.testing.assert_allclose(L @ L.transpose(0, 2, 1), jittered, rtol=0.0, atol=1e-14 * K.max())
+    assert factors.log_det_prior == pytest.approx(np.linalg.slogdet(jittered)[1].sum(), rel=1e-10)
+    assert factors.log_det_noisy == pytest.approx(np.linalg.slogdet(K + np.eye(4))[1].sum(), rel=1e-12)
+    inverse = np.broadcast_to(factors.noisy_inverse, K.shape)
+    np.testing.assert_allclose(inverse, np.linalg.inv(K + np.eye(4)), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(np.broadcast_to(factors.prior_inverse, K.shape) @ jittered, np.stack([np.eye(4)] * 3), atol=1e-9)
+    b = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_allclose(factors.times(factors.K, b), np.einsum("knm,km->kn", K, b), rtol=1e-13)
+
+
+class _Given:
+    """In place of a generator: hands out the normals it was given, in turn."""
+
+    def __init__(self, *normals: Array) -> None:
+        self.normals = iter(normals)
+
+    def standard_normal(self, shape: tuple[int, ...]) -> Array:
+        return next(self.normals).reshape(shape)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_latents_given_auxiliaries_have_the_posterior_moments(name: str) -> None:
+    """f is affine in v and in the normals it is made of, so its mean and covariance can be read off: K Q v and K Q."""
+    factors, K = Factors(KERNELS[name], X4, 3), dense(KERNELS[name])
+    gain = np.concatenate([np.concatenate([k @ np.linalg.inv(k + np.eye(4)) if i == j else np.zeros((4, 4))
+                                           for j in range(3)], axis=1) for i, k in enumerate(K)])  # fmt: skip
+    zero, basis = np.zeros(12), np.eye(12)
+
+    def draw(v: Array, e1: Array, e2: Array) -> Array:
+        rng: Any = _Given(e1, e2)
+        return factors.draw_latents(v.reshape(3, 4), rng).ravel()
+
+    mean = np.column_stack([draw(e, zero, zero) for e in basis])
+    root = np.column_stack([draw(zero, e, zero) for e in basis] + [draw(zero, zero, e) for e in basis])
+    np.testing.assert_allclose(mean, gain, atol=1e-12)
+    np.testing.assert_allclose(root @ root.T, gain, atol=1e-7)  # the jitter of the prior draw
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+@pytest.mark.parametrize("name", KERNELS)
+def test_gaussian_log_density_and_gradient(name: str, noisy: bool) -> None:
+    problem = problem_of(KERNELS[name], HalfStudentT())
+    theta = kernels.theta(problem.kernel) + 0.1
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    value, gradient = _gaussian(problem, theta, x, noisy)
+    K = dense(kernels.with_theta(problem.kernel, theta))
+    K = K + (np.eye(4) if noisy else JITTER * K[:, :1, :1] * np.eye(4))
+    expected = sum(stats.multivariate_normal(np.zeros(4), k).logpdf(row) for k, row in zip(K, x, strict=True))
+    constant = -0.5 * x.size * np.log(2.0 * np.pi)  # the library leaves it out
+    assert value - problem.log_prior(theta)[0] == pytest.approx(expected - constant, rel=1e-9)
+    h = 1e-5
+    steps = h * np.eye(theta.size)
+    slope = [(_gaussian(problem, theta + s, x, noisy)[0] - _gaussian(problem, theta - s, x, noisy)[0]) / (2 * h) for s in steps]
+    np.testing.assert_allclose(gradient, slope, rtol=1e-6, atol=1e-6)
+
+
+# The prior of θ
+
+
+@pytest.mark.parametrize(("kernel", "power"), [(ConstantKernel(2.0), 0.5), (RBF(2.0), 1.0), (WhiteKernel(2.0), 0.5)])
+def test_log_prior_is_a_density_of_theta(kernel: Kernel, power: float) -> None:
+    """It integrates to one over θ, up to what the bounds cut off, and equals the half-t of x = exp(power θ) times dx/dθ."""
+    problem = Problem(kernel, X4, Y4, 3, HalfStudentT(), np.ones(1))
+    low, high = kernels.bounds(kernel)[0]
+    x_low, x_high = np.exp(power * np.array([low, high]))
+    inside = 2.0 * (stats.t.cdf(x_high / 10.0, 4) - stats.t.cdf(x_low / 10.0, 4))
+    mass = quad(lambda t: np.exp(problem.log_prior(np.array([t]))[0]), low, high, limit=200)[0]
+    # ∫ p(x) |dx/dθ| dθ = 1; the constant d log x/dθ = power is not part of an unnormalised log density
+    assert mass * power == pytest.approx(inside, rel=1e-6)
+    theta, h = 0.7, 1e-6
+    change = (np.exp(power * (theta + h)) - np.exp(power * (theta - h))) / (2 * h)
+    expected = np.log(2.0 * stats.t.pdf(np.exp(power * theta) / 10.0, 4) / 10.0 * change / power)
+    assert problem.log_prior(np.array([theta]))[0] == pytest.approx(expected, rel=1e-8)
+    slope = [problem.log_prior(np.array([theta + s]))[0] for s in (-h, h)]
+    assert problem.log_prior(np.array([theta]))[1][0] == pytest.approx((slope[1] - slope[0]) / (2 * h), rel=1e-6)
+
+
+def test_log_prior_outside_the_bounds() -> None:
+    problem = problem_of(ConstantKernel(1.0, (0.5, 2.0)), HalfStudentT())
+    assert problem.log_prior(np.array([1.0]))[0] == -np.inf
+    assert np.isfinite(problem.log_prior(np.array([0.6]))[0])
+
+
+# Fixed hyperparameters against brute force
+
+
+def with_error(each: Array, chains: int) -> tuple[Array, Array]:
+    """Mean over draws (draws, c) of all chains, and its Monte Carlo standard error from the effective draws."""
+    columns = each.reshape(chains, -1, each.shape[1])
+    ess = np.array([ess_bulk(columns[:, :, k]) for k in range(each.shape[1])])
+    return each.mean(axis=0), each.std(axis=0) / np.sqrt(ess)
+
+
+@pytest.mark.parametrize(
+    ("latent_move", "name", "n_draws"),
+    [("hmc", "shared", 500), ("slice", "shared", 800), ("none", "shared", 1500), ("hmc", "per class", 500)],
+)
+def test_gibbs_against_brute_force(latent_move: str, name: str, n_draws: int) -> None:
+    """p(y* | y) = Z(y, y*)/Z(y), each Z an orthant probability."""
+    kernel = KERNELS[name]
+    K = kernels.gram(kernel, np.concatenate([X4, X_NEW]))
+    joint = [log_evidence_bruteforce(K, np.append(Y4, k), 3, 2**11, 8) for k in range(3)]
+    log_z = log_evidence_bruteforce(K[..., :4, :4], Y4, 3, 2**11, 8)[0]
+    expected = np.exp([value - log_z for value, _ in joint])
+    assert expected.sum() == pytest.approx(1.0, abs=2e-3)
+    sampler = Gibbs(n_draws=n_draws, n_warmup=100, n_chains=2, latent_move=latent_move)
+    fit = sampler.sample(kernel, X4, Y4, 3, np.random.default_rng(1))
+    mean, cov = fit.posterior.latent(X_NEW)
+    found, error = with_error(np.exp(exact_log_probabilities(mean[:, 0], cov[:, 0])), 2)
+    assert error.max() < 0.015
+    assert np.all(np.abs(found - expected) < 4.0 * np.hypot(error, 1e-3))
+
+
+@pytest.mark.parametrize("sampler", [ScaledMetropolis(250, 100, 2, updates=15), EllipticalSlice(250, 50, 2, updates=8)])
+def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis | EllipticalSlice) -> None:
+    expected, its_error = softmax_predictive(kernels.gram(SHARED, np.concatenate([X4, X_NEW])), Y4, 3, 12, 8)
+    fit = sampler.sample(SHARED, X4, Y4, 3, np.random.default_rng(2))
+    mean, cov = fit.posterior.latent(X_NEW)
+    each = np.exp(softmax_exact_log_probabilities(mean[:, 0], cov[:, 0], points=512))
+    found, error = with_error(each, 2)
+    assert error.max() < 0.02
+    assert np.all(np.abs(found - expected) < 4.0 * np.hypot(error, its_error))
+
+
+def test_training_rows_are_recorded_at_the_drawn_latents() -> None:
+    """With the softmax b = K⁻¹f, so that f and p(y | f) can be had back from a draw."""
+    fit = EllipticalSlice(5, 2, 1, updates=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(3))
+    f = fit.posterior.draws.b[0] @ kernels.gram(SHARED, X4)
+    p = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(fit.posterior.draws.probability[0], p[:, Y4, np.arange(4)], rtol=1e-6)
+
+
+# Runs
+
+
+def short(**options: Any) -> Gibbs:
+    return Gibbs(**({"n_draws": 6, "n_warmup": 3, "n_chains": 2} | options))
+
+
+def draws_of(sampler: Any, seed: int = 0, prior: Any = None, kernel: Any = SHARED, n_jobs: int | None = None) -> Any:
+    return sampler.sample(kernel, X4, Y4, 3, np.random.default_rng(seed), prior=prior, n_jobs=n_jobs).posterior.draws
+
+
+def assert_same(a: Any, b: Any) -> None:
+    for name in ("theta", "b", "probability"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+@pytest.mark.parametrize("sampler", [short(), ScaledMetropolis(5, 2, 2, updates=3), EllipticalSlice(5, 2, 2, updates=2)])
+def test_same_seed_same_draws(sampler: Any) -> None:
+    prior = HalfStudentT()
+    first = draws_of(sampler, 1, prior)
+    assert_same(first, draws_of(sampler, 1, prior))
+    assert np.all(first.probability != draws_of(sampler, 2, prior).probability)
+    assert np.all(first.b[0] != first.b[1])  # chains are different streams
+
+
+def test_jobs_do_not_change_draws() -> None:
+    assert_same(draws_of(short(), 1, HalfStudentT()), draws_of(short(), 1, HalfStudentT(), n_jobs=2))
+
+
+def test_thinning_keeps_every_third_sweep() -> None:
+    every, third = draws_of(short(n_draws=12)), draws_of(short(n_draws=4, thin=3))
+    np.testing.assert_array_equal(every.b[:, 2::3], third.b)
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], None]:
+    """Ctrl-C at the given sweep, counted over all chains; the function returned takes it away again."""
+    original, counter = Gibbs.sweep, count(1)
+
+    def sweep(self: Gibbs, *args: Any) -> None:
+        if next(counter) == calls:
+            raise KeyboardInterrupt
+        original(self, *args)
+
+    monkeypatch.setattr(Gibbs, "sweep", sweep)
+    return lambda: monkeypatch.setattr(Gibbs, "sweep", original)
+
+
+# Sweep 2 is in the first chain's warm-up, 7 among its draws, 11 in the second chain's warm-up, 17 among its draws.
+@pytest.mark.parametrize("at", [2, 7, 11, 17])
+def test_resumed_equals_uninterrupted(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = draws_of(short(), 4, HalfStudentT())
+    sampler = short(checkpoint=str(tmp_path / "run"))
+    monkeypatch.setattr(chain, "CHECKPOINT_SECONDS", -1.0)
+    restore = interrupt_at(monkeypatch, at)
+    nothing_drawn_yet: AbstractContextManager[Any] = pytest.raises(KeyboardInterrupt) if at == 2 else nullcontext()
+    with pytest.warns(UserWarning, match="interrupted after"), nothing_drawn_yet:
+        draws_of(sampler, 4, HalfStudentT())
+    restore()
+    assert_same(draws_of(sampler, 4, HalfStudentT()), whole)
+
+
+def test_finished_run_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = short(checkpoint=str(tmp_path / "run"))
+    first = draws_of(sampler)
+    interrupt_at(monkeypatch, 1)  # any further sweep would end it
+    assert_same(first, draws_of(sampler))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"kernel": ConstantKernel(3.0001) * RBF(0.8)},
+        {"kernel": ConstantKernel(3.0, "fixed") * RBF(0.8)},
+        {"prior": HalfStudentT(scale=3.0)},
+    ],
+    ids=["seed", "kernel value", "kernel bounds", "prior"],
+)
+def test_checkpoint_of_another_run_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
+    sampler = short(checkpoint=str(tmp_path / "run"))
+    draws_of(sampler)
+    with pytest.raises(ValueError, match="belongs to another sampler"):
+        draws_of(sampler, **other)
+
+
+def test_interrupt_keeps_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = draws_of(short(n_draws=20))
+    interrupt_at(monkeypatch, 3 + 20 + 3 + 6)  # the second chain has five draws
+    with pytest.warns(UserWarning, match="chain 1 interrupted"):
+        kept = draws_of(short(n_draws=20))
+    np.testing.assert_array_equal(kept.b, whole.b[:1])  # 20 draws of one chain are more than five of each
+
+
+def test_interrupt_of_the_only_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, 3 + 3)
+    with pytest.warns(UserWarning, match="interrupted after 5 of 9 sweeps"):
+        fit = short(n_chains=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(0))
+    assert fit.posterior.draws.b.shape[:2] == (1, 2)
+    assert fit.status is Status.NOT_MIXED
+
+
+def test_interrupt_before_the_first_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, 2)
+    with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt, match="before the first draw"):
+        draws_of(short())
+
+
+def test_hyperparameters_that_never_move_have_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nestgp.sampling.gibbs.hyper_given_latents", lambda *args: None)
+    fit = short(hyper="joint").sample(SHARED, X4, Y4, 3, np.random.default_rng(0), prior=HalfStudentT())
+    assert np.all(fit.posterior.summary["rhat"][-2:] == np.inf)
+    assert fit.status is Status.NOT_MIXED
+
+
+def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    short().sample(SHARED, X4, Y4, 3, np.random.default_rng(0), verbose=1)
+    shown = capsys.readouterr().err
+    assert "chain 0 warm-up 0/9" in shown
+    assert "chain 1" in shown
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Gibbs(n_draws=0), "n_draws=0: use an integer >= 4"),
+        (Gibbs(n_draws=10.5), "n_draws=10.5"),  # type: ignore[arg-type]
+        (Gibbs(n_warmup=-1), "n_warmup=-1"),
+        (Gibbs(n_chains=0), "n_chains=0"),
+        (EllipticalSlice(thin=0), "thin=0"),
+        (ScaledMetropolis(updates=0), "updates=0"),
+        (Gibbs(latent_move="nuts"), "latent_move='nuts': use one of"),
+        (Gibbs(hyper="sometimes"), "hyper='sometimes': use one of"),
+    ],
+)
+def test_bad_options(sampler: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draws_of(sampler)
+
+
+# The estimator
+
+SHORT = {
+    "gibbs": partial(Gibbs, 8, 4, 2),
+    "smh": partial(ScaledMetropolis, 8, 4, 2, updates=3),
+    "ess": partial(EllipticalSlice, 8, 4, 2, updates=2),
+}
+
+
+def fitted(name: str, **options: Any) -> GPClassifier:
+    X = np.array([[-1.0, 0.1], [-0.8, 0.3], [0.9, 0.2], [1.2, -0.4], [0.1, 1.5], [-0.2, 1.8]])
+    y = np.array(["left", "left", "right", "right", "top", "top"])
+    clf = GPClassifier(ConstantKernel(2.0) * RBF(1.0), inference=name, random_state=0, **options)
+    with pytest.warns(ConvergenceWarning, match="not_mixed"):
+        return clf.fit(X, y)
+
+
+@pytest.mark.parametrize("optimizer", [None, "l-bfgs-b"])
+@pytest.mark.parametrize("name", SHORT)
+def test_classifier(name: str, optimizer: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(classifier_module.SAMPLERS, name, SHORT[name])
+    clf = fitted(name, optimizer=optimizer)
+    X = np.random.default_rng(5).standard_normal((7, 2))
+    p = clf.predict_proba(X)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(clf.predict_proba(X[3:4]), p[3:4], rtol=1e-8)  # batches do not matter
+    assert set(clf.predict(np.array([[-1.0, 0.1], [1.1, -0.2], [-0.1, 1.7]]))) == {"left", "right", "top"}
+    assert clf.status_ is Status.NOT_MIXED
+    theta = clf.posterior_.draws.theta
+    assert theta.shape == (2, 8, 2)
+    moved = np.ptp(theta.reshape(-1, 2), axis=0)
+    np.testing.assert_array_equal(moved > 0.0, optimizer is not None)
+    np.testing.assert_allclose(kernels.theta(clf.kernel_), theta.mean(axis=(0, 1)), rtol=1e-12)
+    mean, cov = clf.predict_latent(X)
+    assert (mean.shape, cov.shape) == ((7, 3), (7, 3, 3))
+    assert np.linalg.eigvalsh(cov).min() > 0.0
+    again = pickle.loads(pickle.dumps(clf))
+    np.testing.assert_array_equal(again.predict_proba(X), p)
+    with pytest.raises(ValueError, match="a sampler gives no evidence"):
+        clf.log_marginal_likelihood()
+
+
+def test_classifier_converges_on_an_easy_problem() -> None:
+    sampler = Gibbs(n_draws=400, n_warmup=50, n_chains=3)
+    clf = GPClassifier(ConstantKernel(0.3) * RBF(1.0), inference=sampler, optimizer=None, random_state=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clf.fit(X4, Y4)
+    assert clf.status_ is Status.CONVERGED
+    assert clf.posterior_.summary["rhat"].max() < 1.01
+    assert np.isnan(clf.log_marginal_likelihood_value_)
+
+
+def test_to_arviz(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its import announces a refactor
+        pytest.importorskip("arviz")
+    monkeypatch.setitem(classifier_module.SAMPLERS, "gibbs", SHORT["gibbs"])
+    clf = fitted("gibbs")
+    data = clf.to_arviz()
+    assert data.posterior["theta"].shape == (2, 8, 2)
+    assert data.posterior["probability"].shape == (2, 8, 6)
+    np.testing.assert_array_equal(data.posterior["theta"].values, clf.posterior_.draws.theta)
+
+
+def test_to_arviz_needs_draws() -> None:
+    clf = GPClassifier(SHARED, optimizer=None).fit(X4, Y4)
+    with pytest.raises(ValueError, match="has no draws"):
+        clf.to_arviz()
