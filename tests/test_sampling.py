@@ -164,7 +164,7 @@ def test_gibbs_against_brute_force(latent_move: str, name: str, n_draws: int) ->
     expected = np.exp([value - log_z for value, _ in joint])
     assert expected.sum() == pytest.approx(1.0, abs=2e-3)
     sampler = Gibbs(n_draws=n_draws, n_warmup=100, n_chains=2, latent_move=latent_move)
-    fit = sampler.sample(kernel, X4, Y4, 3, np.random.default_rng(1))
+    fit: Any = sampler.sample(kernel, X4, Y4, 3, np.random.default_rng(1))
     mean, cov = fit.posterior.latent(X_NEW)
     found, error = with_error(np.exp(exact_log_probabilities(mean[:, 0], cov[:, 0])), 2)
     assert error.max() < 0.015
@@ -174,7 +174,7 @@ def test_gibbs_against_brute_force(latent_move: str, name: str, n_draws: int) ->
 @pytest.mark.parametrize("sampler", [ScaledMetropolis(250, 100, 2, updates=15), EllipticalSlice(250, 50, 2, updates=8)])
 def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis | EllipticalSlice) -> None:
     expected, its_error = softmax_predictive(kernels.gram(SHARED, np.concatenate([X4, X_NEW])), Y4, 3, 12, 8)
-    fit = sampler.sample(SHARED, X4, Y4, 3, np.random.default_rng(2))
+    fit: Any = sampler.sample(SHARED, X4, Y4, 3, np.random.default_rng(2))
     mean, cov = fit.posterior.latent(X_NEW)
     each = np.exp(softmax_exact_log_probabilities(mean[:, 0], cov[:, 0], points=512))
     found, error = with_error(each, 2)
@@ -184,7 +184,7 @@ def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis 
 
 def test_training_rows_are_recorded_at_the_drawn_latents() -> None:
     """With the softmax b = K⁻¹f, so that f and p(y | f) can be had back from a draw."""
-    fit = EllipticalSlice(5, 2, 1, updates=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(3))
+    fit: Any = EllipticalSlice(5, 2, 1, updates=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(3))
     f = fit.posterior.draws.b[0] @ kernels.gram(SHARED, X4)
     p = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(fit.posterior.draws.probability[0], p[:, Y4, np.arange(4)], rtol=1e-6)
@@ -286,7 +286,7 @@ def test_interrupt_keeps_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interrupt_of_the_only_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_at(monkeypatch, 3 + 3)
     with pytest.warns(UserWarning, match="interrupted after 5 of 9 sweeps"):
-        fit = short(n_chains=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(0))
+        fit: Any = short(n_chains=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(0))
     assert fit.posterior.draws.b.shape[:2] == (1, 2)
     assert fit.status is Status.NOT_MIXED
 
@@ -299,7 +299,7 @@ def test_interrupt_before_the_first_draw(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_hyperparameters_that_never_move_have_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nestgp.sampling.gibbs.hyper_given_latents", lambda *args: None)
-    fit = short(hyper="joint").sample(SHARED, X4, Y4, 3, np.random.default_rng(0), prior=HalfStudentT())
+    fit: Any = short(hyper="joint").sample(SHARED, X4, Y4, 3, np.random.default_rng(0), prior=HalfStudentT())
     assert np.all(fit.posterior.summary["rhat"][-2:] == np.inf)
     assert fit.status is Status.NOT_MIXED
 
@@ -338,7 +338,7 @@ SHORT = {
 }
 
 
-def fitted(name: str, **options: Any) -> GPClassifier:
+def fitted(name: str, **options: Any) -> Any:
     X = np.array([[-1.0, 0.1], [-0.8, 0.3], [0.9, 0.2], [1.2, -0.4], [0.1, 1.5], [-0.2, 1.8]])
     y = np.array(["left", "left", "right", "right", "top", "top"])
     clf = GPClassifier(ConstantKernel(2.0) * RBF(1.0), inference=name, random_state=0, **options)
@@ -373,7 +373,7 @@ def test_classifier(name: str, optimizer: str | None, monkeypatch: pytest.Monkey
 
 def test_classifier_converges_on_an_easy_problem() -> None:
     sampler = Gibbs(n_draws=400, n_warmup=50, n_chains=3)
-    clf = GPClassifier(ConstantKernel(0.3) * RBF(1.0), inference=sampler, optimizer=None, random_state=1)
+    clf: Any = GPClassifier(ConstantKernel(0.3) * RBF(1.0), inference=sampler, optimizer=None, random_state=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clf.fit(X4, Y4)

@@ -18,6 +18,7 @@ from nestgp import GPClassifier, kernels
 from nestgp.hyper import HalfStudentT
 from nestgp.likelihoods import probit_log_likelihood, softmax_log_probabilities
 from nestgp.linalg import single_threaded_if_small
+from nestgp.predict import exact_log_probabilities
 from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis
 from nestgp.sampling.chain import ChainState, Problem
 from nestgp.sampling.hmc import StepSize
@@ -84,8 +85,8 @@ def joint_draw(case: Case, rng: np.random.Generator) -> tuple[Problem, ChainStat
     theta = draw_prior_theta(problem, rng)
     factors = problem.factors(theta)
     f = factors.draw_prior(rng)
-    steps = {"latent_step": StepSize(case.latent_step), "hyper_step": StepSize(case.hyper_step)}
-    state = ChainState(theta, f, factors, hyper_scale=np.ones(2), **steps)
+    latent_step, hyper_step = StepSize(case.latent_step), StepSize(case.hyper_step)
+    state = ChainState(theta, f, factors, latent_step, hyper_step=hyper_step, hyper_scale=np.ones(2))
     return replace(problem, y=case.labels(f, rng)), state
 
 
@@ -166,7 +167,7 @@ def test_simulation_based_calibration(case: Case) -> None:
         for seed in range(n_simulations):
             rng = np.random.default_rng(1000 + seed)
             problem, state = joint_draw(case, rng)
-            fit = sampler.sample(problem.kernel, X5, problem.y, C, rng, prior=PRIOR)
+            fit: Any = sampler.sample(problem.kernel, X5, problem.y, C, rng, prior=PRIOR)
             draws = fit.posterior.draws
             drawn = np.concatenate([draws.theta[0], draws.probability[0][:, [0, 3]]], axis=1)
             truth = np.append(state.theta, true_probability(case, state.f, problem.y)[[0, 3]])
@@ -190,7 +191,8 @@ def iris_draws(hyper: str) -> Array:
     X, y = iris_subset()
     kernel = ConstantKernel(4.0) * RBF(1.5)
     sampler = Gibbs(n_draws=600, n_warmup=200, n_chains=2, hyper=hyper)
-    return np.asarray(sampler.sample(kernel, X, y, 3, np.random.default_rng(3), prior=HalfStudentT()).posterior.draws.theta)
+    fit: Any = sampler.sample(kernel, X, y, 3, np.random.default_rng(3), prior=HalfStudentT())
+    return np.asarray(fit.posterior.draws.theta)
 
 
 @pytest.mark.parametrize("hyper", ["collapsed", "joint"])
@@ -234,10 +236,8 @@ def test_toy_against_reference_gibbs(toy: dict[str, Any]) -> None:
     assert np.abs(z).max() < 4.5  # 50 neighbouring inputs, three classes: far fewer than 150 independent numbers
 
 
-def probabilities_with_error(clf: GPClassifier, X: Array) -> tuple[Array, Array]:
+def probabilities_with_error(clf: Any, X: Array) -> tuple[Array, Array]:
     """Class probabilities (m, c) averaged over draws, and their Monte Carlo standard errors from the effective draws."""
-    from nestgp.predict import exact_log_probabilities
-
     mean, cov = clf.posterior_.latent(X)
     each = np.exp([exact_log_probabilities(m, v) for m, v in zip(mean, cov, strict=True)])
     each = each.reshape(*clf.posterior_.draws.theta.shape[:2], -1)

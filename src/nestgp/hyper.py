@@ -154,11 +154,12 @@ class Objective:
         self.n_iterations += fit.n_iter
         if not np.isfinite(fit.log_evidence) or fit.status in (Status.DIVERGED, Status.NOT_POSITIVE_DEFINITE):
             return None
-        gradient = kernels.contract(kernel, self.X, fit.evidence_grad, K=K)
+        weights = fit.evidence_grad
+        self._warm = slim = fit.without_factor()
+        del fit  # its factor, before the contraction needs n² of its own
+        gradient = kernels.contract(kernel, self.X, weights, K=K)
         log_prior, prior_gradient = self.prior.evaluate(self.names, theta, self.units)
-        slim = fit.without_factor()
-        self._warm = slim
-        return fit.log_evidence + log_prior, gradient + prior_gradient, slim
+        return slim.log_evidence + log_prior, gradient + prior_gradient, slim
 
     def second_moments(self, theta: FloatArray) -> FloatArray:
         """E[f_k f_kᵀ] under q at θ, summed over the classes (1, n, n) for a shared kernel, else (c, n, n).
