@@ -215,7 +215,9 @@ def test_extreme_hyperparameters_end_in_probabilities_and_an_honest_status(metho
         assert np.isfinite(fit.log_evidence)
         assert np.isfinite(fit.posterior.mean).all()
         assert np.isfinite(fit.evidence_grad).all()
-        assert fit.converged == (fit.residual <= method.tol)
+        # Of these 80, 15 (iep), 11 (qiep) and 2 (vb) do not converge, all at log σ² >= 6: they say so, and none diverges.
+        assert fit.status is (Status.CONVERGED if fit.residual <= method.tol else Status.MAX_ITERATIONS)
+        assert fit.converged or (log_s2 >= 6.0 and method.likelihood == "probit")
         found = probabilities(method, p, fit, X_new)
         assert np.isfinite(found).all()
         assert_allclose(found.sum(axis=1), 1.0, atol=1e-12)

@@ -76,7 +76,7 @@ def test_constant_chains() -> None:
     same = np.full((4, 100), 0.25)
     assert rhat(same) == 1.0
     assert ess_bulk(same) == 400.0
-    apart = same + np.arange(4)[:, None]
+    apart = same + np.arange(4.0)[:, None]
     assert rhat(apart) > 1e6
     assert np.isnan(rhat(same[:, :3]))
     assert np.isnan(ess_bulk(same[:, :3]))

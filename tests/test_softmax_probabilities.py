@@ -32,7 +32,7 @@ def test_three_classes_against_a_tensor_grid(scale: float) -> None:
     assert_allclose(probabilities(mean, cov), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("scale", "atol"), [(0.1, 1e-5), (1.0, 2e-5), (10.0, 2e-4), (100.0, 1e-3)])
+@pytest.mark.parametrize(("scale", "atol"), [(0.1, 1e-4), (1.0, 1e-4), (10.0, 1e-4), (100.0, 8e-4)])
 def test_six_classes_against_long_quasi_monte_carlo(scale: float, atol: float) -> None:
     mean, cov = random_latents(4, 6, scale, seed=7)
     found = probabilities(mean, cov)
