@@ -12,11 +12,12 @@ from nestgp.linalg import (
     KernelStack,
     add_identity_scaled,
     cholesky_in_place,
-    for_each_class,
+    for_each,
     gram_of_lower_in_place,
     mirror,
     single_threaded_if_small,
     triangular_inverse_in_place,
+    workers_for,
 )
 
 #: Where τ·K_ii is below this, (1 − diag A⁻¹)/τ has lost too many digits and K_ii − |E K_i|² is used.
@@ -56,7 +57,8 @@ class IndependentBlocks(KernelStack):
             triangular_inverse_in_place(self.E[k])
             self.E[k] *= root[k]
 
-        for_each_class(invert, self.n_factors, self.n)
+        with workers_for(self.n, self.n_factors) as workers:
+            for_each(invert, self.n_factors, workers)
         self.log_det = float(log_dets.sum()) * (self.n_classes // self.n_factors)
 
     def solve(self, site_means: FloatArray) -> FloatArray:

@@ -21,7 +21,7 @@ from functools import cache
 import numba
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cython_lapack
+from scipy.linalg import cython_blas, cython_lapack
 from scipy.linalg.blas import dsyrk
 from threadpoolctl import ThreadpoolController
 
@@ -30,6 +30,8 @@ IntArray = NDArray[np.int64]
 
 #: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
 THREADS_FROM = 256
+#: From this many points on threaded BLAS is worth having where classes cannot be shared out evenly.
+BLAS_THREADS_FROM = 400
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
 #: Prior variance above which predictive covariances take a step of iterative refinement; below it they have 9 digits.
@@ -45,7 +47,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 @cache
 def _lapack(name: str, *pointers: type) -> Callable[..., None]:
     """LAPACK routine by its address in SciPy: called through ctypes it releases the GIL, SciPy's wrappers do not."""
-    capsule = vars(cython_lapack)["__pyx_capi__"][name]
+    capsule = (vars(cython_lapack)["__pyx_capi__"] | vars(cython_blas)["__pyx_capi__"])[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -82,6 +84,23 @@ def triangular_inverse_in_place(a: FloatArray) -> None:
     if _call("dtrtri", a, flags=(b"U", b"N")) != 0:
         raise NotPositiveDefiniteError("a triangular factor is singular")
     _clear_upper(a)
+
+
+def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> FloatArray:
+    """A B for row-major A (m, k), B (k, n), by the BLAS that belongs to the LAPACK above.
+
+    NumPy has a BLAS of its own, whose threads would meet those of the last LAPACK call still spinning, and the other way round.
+    """
+    if out is None:
+        out = np.empty((A.shape[0], B.shape[1]))
+    m, n, k = (ctypes.c_int(size) for size in (A.shape[0], B.shape[1], A.shape[1]))
+    strides = [ctypes.c_int(max(x.strides[0] // x.itemsize, x.shape[1])) for x in (B, A, out)]
+    one, zero = ctypes.c_double(1.0), ctypes.c_double(0.0)
+    R = ctypes.byref
+    gemm = _lapack("dgemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
+    operands = (B.ctypes.data, R(strides[0]), A.ctypes.data, R(strides[1]))  # column-major: outᵀ = Bᵀ Aᵀ
+    gemm(b"N", b"N", R(n), R(m), R(k), R(one), *operands, R(zero), out.ctypes.data, R(strides[2]))
+    return out
 
 
 def gram_of_lower_in_place(a: FloatArray) -> None:
@@ -142,17 +161,19 @@ def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
             pass
 
 
-def for_each_class(task: Callable[[int], None], n_classes: int, n: int) -> None:
-    """Run one n×n task per class: a class per thread with single-threaded BLAS as long as that fills the threads, and
-    threaded BLAS for the classes left over; small ones one after the other."""
-    parallel = 0
-    if n >= THREADS_FROM:
+@contextmanager
+def workers_for(n: int, n_classes: int) -> Iterator[int]:
+    """How to use the cores for n_classes tasks on n×n matrices: yields the number of threads of our own, BLAS set to match.
+
+    One class per thread with single-threaded BLAS where the classes fill the threads; else one thread of our own and threaded
+    BLAS. Never both in turn: OpenBLAS threads spin for a while after a call, and would take the cores from ours.
+    """
+    threads = 1 if n < THREADS_FROM else blas_threads()
+    if threads > 1 and n_classes % threads and n >= BLAS_THREADS_FROM:
+        yield 1
+    else:
         with single_threaded_blas() as workers:
-            parallel = n_classes - n_classes % workers if workers > 1 else 0
-            for_each(task, parallel, workers)
-    with single_threaded_if_small(n):
-        for k in range(parallel, n_classes):
-            task(k)
+            yield 1 if n < THREADS_FROM else workers
 
 
 @numba.njit(cache=True, nogil=True)
@@ -198,21 +219,33 @@ def _accumulate_gram(L, first, W, inv_pi, gram):  # type: ignore[no-untyped-def]
     L holds rows ``first … first + b`` of L_P⁻¹; W (c, b, n) is overwritten with U.
     """
     c, b, n = W.shape
-    tile = 128
+    tile = 256
     for i0 in range(0, n, tile):
         i1 = min(i0 + tile, n)
-        for r in range(b):
-            last = min(i1, first + r + 1)
-            for k in range(c):
-                for i in range(i0, i1):
-                    W[k, r, i] *= -inv_pi[k, i]
-                for i in range(i0, last):
-                    W[k, r, i] += L[r, i]
+        for r0 in range(0, b, 4):  # four rows at a time: gram is read and written once for them
+            r1 = min(r0 + 4, b)
+            for r in range(r0, r1):
+                last = min(i1, first + r + 1)
+                for k in range(c):
+                    for i in range(i0, i1):
+                        W[k, r, i] *= -inv_pi[k, i]
+                    for i in range(i0, last):
+                        W[k, r, i] += L[r, i]
             kl = 0
             for k in range(c):
                 for m in range(k + 1):
-                    for i in range(i0, i1):
-                        gram[kl, i] += W[k, r, i] * W[m, r, i]
+                    if r1 - r0 == 4:
+                        for i in range(i0, i1):
+                            gram[kl, i] += (
+                                W[k, r0, i] * W[m, r0, i]
+                                + W[k, r0 + 1, i] * W[m, r0 + 1, i]
+                                + W[k, r0 + 2, i] * W[m, r0 + 2, i]
+                                + W[k, r0 + 3, i] * W[m, r0 + 3, i]
+                            )
+                    else:
+                        for r in range(r0, r1):
+                            for i in range(i0, i1):
+                                gram[kl, i] += W[k, r, i] * W[m, r, i]
                     kl += 1
 
 
@@ -251,11 +284,10 @@ class KernelStack:
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
         with single_threaded_if_small(self.n):
-            if b.ndim == 3:
-                return np.matmul(self.K, b)
-            if self.K.ndim == 2:
-                return b @ self.K
-            return np.matmul(self.K, b[:, :, None])[:, :, 0]
+            if b.ndim == 2 and self.K.ndim == 2:
+                return multiply(np.ascontiguousarray(b), self.K)
+            columns = np.ascontiguousarray(b).reshape(self.n_classes, self.n, -1)
+            return np.stack([multiply(self.class_kernel(k), columns[k]) for k in range(self.n_classes)]).reshape(b.shape)
 
 
 class DenseBlocks(KernelStack):
@@ -293,8 +325,8 @@ class DenseBlocks(KernelStack):
             inverse_from_cholesky_in_place(B)
             _scale_and_mirror(B, root[k])
 
-        for_each_class(invert, self.n_classes, self.n)
-        with single_threaded_if_small(self.n):
+        with workers_for(self.n, self.n_classes) as workers:
+            for_each(invert, self.n_classes, workers)
             np.sum(self.B, axis=0, out=self.inv_chol_p)
             log_det_p = cholesky_in_place(self.inv_chol_p)
             triangular_inverse_in_place(self.inv_chol_p)
@@ -307,11 +339,14 @@ class DenseBlocks(KernelStack):
         Equal to ν̃ − M K ν̃ (eq. 39) without its cancellation; a shift of w common to all classes changes nothing.
         Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
-        w = site_means if site_means.ndim == 3 else site_means[:, :, None]
+        w = np.ascontiguousarray(site_means).reshape(self.n_classes, self.n, -1)
         with single_threaded_if_small(self.n):
-            Bw = np.matmul(self.B, w)
-            q = self.inv_chol_p.T @ (self.inv_chol_p @ Bw.sum(axis=0))
-            return (Bw - self.B @ q).reshape(site_means.shape)
+            Bw = np.stack([multiply(self.B[k], w[k]) for k in range(self.n_classes)])
+            t = multiply(self.inv_chol_p, Bw.sum(axis=0))
+            q = np.ascontiguousarray(multiply(np.ascontiguousarray(t.T), self.inv_chol_p).T)
+            for k in range(self.n_classes):
+                Bw[k] -= multiply(self.B[k], q)
+        return Bw.reshape(site_means.shape)
 
     def marginal_blocks(self) -> FloatArray:
         """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.
@@ -320,20 +355,20 @@ class DenseBlocks(KernelStack):
         """
         c, n = self.n_classes, self.n
         inv_pi = 1.0 / self.pi
-        block = int(np.clip(n // 12, 16, 128))
+        block = 128 if n >= 700 else max(16, 4 * (n // 20))
         starts = range(0, n, block)
-        with single_threaded_blas() as allowed:
-            workers = min(allowed, len(starts)) if n >= THREADS_FROM else 1
+        with workers_for(n, c) as allowed:
+            workers = min(allowed, len(starts))
             grams = np.zeros((workers, c * (c + 1) // 2, n))
 
             def work(worker: int) -> None:
                 W = np.empty((c, block, n))
-                for first in starts[worker::workers]:
+                for first in starts[worker::workers][::-1]:
                     last = min(first + block, n)
                     L = self.inv_chol_p[first:last, :last]
                     rows = W[:, : last - first]
                     for k in range(c):
-                        np.matmul(L, self.B[k, :last], out=rows[k])
+                        multiply(L, self.B[k, :last], rows[k])
                     _accumulate_gram(L, first, rows, inv_pi, grams[worker])
 
             for_each(work, workers, workers)
