@@ -14,7 +14,7 @@ import numpy as np
 from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit
 from nestgp.likelihoods import softmax_log_probabilities
-from nestgp.linalg import DenseBlocks, FloatArray, IntArray
+from nestgp.linalg import DenseBlocks, FloatArray, IntArray, multiply
 from nestgp.sites import onehot
 
 NEWTON_STEPS, CG_STEPS, CG_TOL = 30, 40, 1e-3
@@ -73,7 +73,9 @@ class _Columns:
         """K v, the border included."""
         n = self.base.n
         out = np.empty_like(v)
-        out[:, :n] = np.matmul(self.K, v[:, :n]) + self.k_star * v[:, n : n + 1]
+        for k in range(len(v)):
+            multiply(self.base.class_kernel(k), v[k, :n], out[k, :n])
+        out[:, :n] += self.k_star * v[:, n : n + 1]
         out[:, n] = np.sum(self.k_star * v[:, :n], axis=1) + self.k_ss * v[:, n]
         return out
 

@@ -21,7 +21,7 @@ from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, run
 from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.likelihoods import probit_derivatives, probit_log_likelihood
-from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
+from nestgp.linalg import FloatArray, IntArray, multiply, single_threaded_if_small
 from nestgp.posterior import GaussianPosterior, diagonal_matrices
 
 #: Most conjugate gradient steps for one Newton direction.
@@ -107,7 +107,10 @@ class _State:
     def _precondition(self, r: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(K⁻¹ + I)⁻¹ r = r − Q r, and K⁻¹ of it, Q r."""
         with single_threaded_if_small(self.y.size):
-            image = (r[:, :, 0] @ self.Q)[:, :, None] if self.Q.ndim == 2 else np.matmul(self.Q, r)
+            if self.Q.ndim == 2:
+                image = multiply(np.ascontiguousarray(r[:, :, 0]), self.Q)[:, :, None]
+            else:
+                image = np.stack([multiply(self.Q[k], np.ascontiguousarray(r[k])) for k in range(self.n_classes)])
         return r - image, image
 
     def _line_search(
