@@ -37,6 +37,11 @@ class Prior(Protocol):
     def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]: ...
 
 
+def jacobian_power(names: Sequence[str]) -> FloatArray:
+    """d log x/dθ for the variable x that a prior is on: σ = √ of a variance, everything else itself."""
+    return np.array([0.5 if n.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for n in names])
+
+
 @dataclass(frozen=True)
 class HalfStudentT:
     """Half Student-t prior of the paper's section 5.4 on magnitudes and lengthscales.
@@ -52,7 +57,7 @@ class HalfStudentT:
 
     def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]:
         """Normalised log density summed over the hyperparameters, and its gradient by θ."""
-        power = np.array([0.5 if name.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for name in names])
+        power = jacobian_power(names)
         x2 = (np.exp(power * theta) / units / self.scale) ** 2 / self.df
         constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
         constant += math.log(2.0) - math.log(self.scale)

@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
-from nestgp.hyper import Prior
+from nestgp.hyper import Prior, jacobian_power
 from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
@@ -57,11 +57,6 @@ class Problem:
         value, gradient = self.prior.evaluate(self._names, theta, self.units)
         power = jacobian_power(self._names)
         return value + float(power @ theta), gradient + power
-
-
-def jacobian_power(names: Sequence[str]) -> FloatArray:
-    """d log x/dθ for the variable x that a prior is on: σ = √ of a variance, everything else itself."""
-    return np.array([0.5 if n.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for n in names])
 
 
 @dataclass
