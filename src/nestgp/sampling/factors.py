@@ -41,14 +41,21 @@ class Factors:
 
     @cached_property
     def _chol(self) -> tuple[FloatArray, float]:
-        L = self.K.copy()
+        L = self.jittered.copy()
         log_det = 0.0
         with single_threaded_if_small(self.n):
             for A in L:
-                A[np.diag_indices(self.n)] += JITTER * float(np.diagonal(A).mean())
                 log_det += cholesky_in_place(A) * self.copies
                 A[np.triu_indices(self.n, 1)] = 0.0
         return L, log_det
+
+    @cached_property
+    def jittered(self) -> FloatArray:
+        """K + jitter = L Lᵀ, (1 or c, n, n)."""
+        K = self.K.copy()
+        for A in K:
+            A[np.diag_indices(self.n)] += JITTER * float(np.diagonal(A).mean())
+        return K
 
     @property
     def prior_root(self) -> FloatArray:
