@@ -21,6 +21,8 @@ from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.posterior import ProcessPosterior
 from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis
+from nestgp.sampling.mixing import summarise
+from nestgp.sampling.mixture import Draws
 from nestgp.tierney_kadane import tierney_kadane_log_probabilities
 
 INFERENCES: dict[str, type] = {
@@ -171,19 +173,41 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def to_arviz(self) -> Any:
-        """Draws of a sampler as ArviZ data: θ, and the probability p(y_i | f_i) of every training row, by chain and draw."""
-        check_is_fitted(self)
-        draws = getattr(self.posterior_, "draws", None)
-        if draws is None:
-            raise ValueError(f"inference={self.inference!r} has no draws: use inference='gibbs', 'smh' or 'ess'")
+        """Draws of a sampler as ArviZ data, by chain and draw: theta, the latents f, and p(y_i | f_i) of every training row."""
+        draws = self._draws()
         try:
             import arviz
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install 'nestgp[mcmc]'") from error
-        posterior = {"theta": draws.theta, "probability": draws.probability}
+        posterior = {"theta": draws.theta, "f": draws.f, "probability": draws.probability}
+        dims = {"theta": ["hyperparameter"], "f": ["class", "row"], "probability": ["row"]}
+        names = kernels.hyperparameter_names(self.kernel_)
+        coords = {"hyperparameter": names, "class": list(self.classes_), "row": np.arange(draws.f.shape[-1])}
         if int(arviz.__version__.split(".")[0]) >= 1:
-            return arviz.from_dict({"posterior": posterior})
-        return arviz.from_dict(posterior=posterior)
+            return arviz.from_dict({"posterior": posterior}, dims=dims, coords=coords)
+        return arviz.from_dict(posterior=posterior, dims=dims, coords=coords)
+
+    def proba_diagnostics(self, X: Any) -> dict[str, FloatArray]:
+        """R-hat, bulk and tail ESS of every predicted probability of a sampler, each (m, c).
+
+        A probability counts as a reference only if R-hat < 1.01 and both ESS >= 400.
+        """
+        draws, X = self._draws(), self._validate_new(X)
+        shape = (*draws.theta.shape[:2], -1)
+        parts = []
+        for part in self._chunks(X.shape[0]):
+            mean, cov = self.posterior_.latent(X[part])
+            logs = predict.component_log_probabilities(mean, cov, self._rule(), self._inference().likelihood)
+            parts.append(summarise(np.exp(logs).reshape(shape)))
+        size = (X.shape[0], len(self.classes_))
+        return {name: np.concatenate([p[name] for p in parts]).reshape(size) for name in parts[0]}
+
+    def _draws(self) -> Draws:
+        check_is_fitted(self)
+        draws = getattr(self.posterior_, "draws", None)
+        if draws is None:
+            raise ValueError(f"inference={self.inference!r} has no draws: use inference='gibbs', 'smh' or 'ess'")
+        return draws
 
     def predict(self, X: Any) -> Any:
         """Most probable label of each row, (m,)."""

@@ -192,7 +192,7 @@ def add_identity_scaled(K, root, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
+def scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
     """D½ a D½ from the lower triangle of ``a``, in place, both triangles, by tiles that stay in cache."""
     n = a.shape[0]
     tile = 64
@@ -209,7 +209,7 @@ def _scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def mirror(a):  # type: ignore[no-untyped-def]
     """Copy the lower triangle to the upper one, in place."""
-    _scale_and_mirror(a, np.ones(a.shape[0]))
+    scale_and_mirror(a, np.ones(a.shape[0]))
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
@@ -323,7 +323,7 @@ class DenseBlocks(KernelStack):
             add_identity_scaled(self.class_kernel(k), root[k], B)
             log_dets[k] = cholesky_in_place(B)
             inverse_from_cholesky_in_place(B)
-            _scale_and_mirror(B, root[k])
+            scale_and_mirror(B, root[k])
 
         with workers_for(self.n, self.n_classes) as workers:
             for_each(invert, self.n_classes, workers)

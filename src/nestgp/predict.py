@@ -39,12 +39,17 @@ def class_probabilities(mean: FloatArray, cov: FloatArray, rule: str = "ep", lik
     mean : (S, m, c); cov : (S, m, c, c).
     rule : "ep" (probit only) or "exact"; likelihood : "probit" or "softmax".
     """
+    logs = component_log_probabilities(mean, cov, rule, likelihood)
+    return logs[0] if len(logs) == 1 else logsumexp(logs, axis=0) - np.log(len(logs))
+
+
+def component_log_probabilities(mean: FloatArray, cov: FloatArray, rule: str, likelihood: str) -> FloatArray:
+    """Log class probabilities (S, m, c) of every component of a mixture by itself; parameters of :func:`class_probabilities`."""
     check_rule(rule, likelihood)
     integrate = RULES[likelihood][rule]
     if likelihood == "softmax" and len(mean) > 1:  # draws average over most of the integration error: each needs fewer points
         integrate = partial(softmax_exact_log_probabilities, points=max(256, 65536 // len(mean)))
-    logs = np.stack([_normalise(integrate(m, s)) for m, s in zip(mean, cov, strict=True)])
-    return logs[0] if len(logs) == 1 else logsumexp(logs, axis=0) - np.log(len(logs))
+    return np.stack([_normalise(integrate(m, s)) for m, s in zip(mean, cov, strict=True)])
 
 
 def check_rule(rule: str, likelihood: str) -> None:

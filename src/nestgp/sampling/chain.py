@@ -24,6 +24,7 @@ from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import ess_bulk
+from nestgp.sampling.surrogate import Surrogate, Whitening
 
 
 @dataclass(frozen=True)
@@ -61,24 +62,45 @@ class Problem:
 
 @dataclass
 class ChainState:
-    """Where a chain is: what the next sweep needs, and nothing that is only for looking."""
+    """Where a chain is: what the next sweep needs, and nothing that is only for looking.
+
+    Attributes
+    ----------
+    theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
+    surrogate : sites that the latents are whitened with, fixed for the chain.
+    metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
+    """
 
     theta: FloatArray
     f: FloatArray
     factors: Factors
+    surrogate: Surrogate
     latent_step: StepSize
+    hyper_step: StepSize
+    metric: FloatArray
     v: FloatArray = field(default_factory=lambda: np.empty(0))
-    hyper_step: StepSize = field(default_factory=lambda: StepSize(0.1))
-    hyper_scale: FloatArray = field(default_factory=lambda: np.ones(0))
     hyper_trace: list[FloatArray] = field(default_factory=list)
     accepted: float = 1.0
+    _whitening: Whitening | None = field(default=None, repr=False)
+
+    @property
+    def whitening(self) -> Whitening:
+        """Coordinates of the latents at the current θ, kept while it stays."""
+        if self._whitening is None or self._whitening.factors is not self.factors:
+            self._whitening = Whitening(self.surrogate, self.factors)
+        return self._whitening
+
+    def move_to(self, theta: FloatArray, f: FloatArray, whitening: Whitening) -> None:
+        """Be at another θ and f, whose whitening is known."""
+        self.theta, self.f, self.factors, self._whitening = theta, f, whitening.factors, whitening
 
 
 @dataclass(frozen=True)
 class Record:
-    """One kept draw: θ, b (c, n) of the latents at new inputs, and p(y_i | f_i) of every training row (n,)."""
+    """One kept draw: θ, f (c, n), b (c, n) for the latents at new inputs, and p(y_i | f_i) of every training row (n,)."""
 
     theta: FloatArray
+    f: FloatArray
     b: FloatArray
     probability: FloatArray
 

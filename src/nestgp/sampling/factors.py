@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
@@ -66,6 +67,13 @@ class Factors:
     def log_det_prior(self) -> float:
         """Σ_k log|K_k|."""
         return self._chol[1]
+
+    def whiten(self, f: FloatArray) -> FloatArray:
+        """z = L⁻¹ f for every class, (c, n)."""
+        if len(self.K) == 1:
+            return solve_triangular(self.prior_root[0], f.T, lower=True, check_finite=False).T
+        each = zip(self.prior_root, f, strict=True)
+        return np.stack([solve_triangular(L, fk, lower=True, check_finite=False) for L, fk in each])
 
     @cached_property
     def prior_inverse(self) -> FloatArray:

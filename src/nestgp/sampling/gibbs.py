@@ -12,12 +12,12 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp.inference.nested_ep import NestedEP
 from nestgp.inference.result import Fit
-from nestgp.likelihoods import probit_log_likelihood
+from nestgp.likelihoods import probit_given_noise, probit_log_likelihood
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.moves import elliptical_slice, hyper_given_auxiliary, hyper_given_latents, hyper_given_whitened, latent_hmc
+from nestgp.sampling.moves import elliptical_slice, hyper_given_auxiliary, hyper_given_latents, surrogate_hmc
 from nestgp.sampling.run import run, start_from
 
 
@@ -30,8 +30,8 @@ class Gibbs:
     n_draws, n_warmup, n_chains, thin : draws kept per chain, sweeps before them, chains, sweeps per draw kept.
     latent_move : "hmc" (whitened), "slice" (elliptical), or "none": the plain alternation of v and f, which mixes slowly where
         the kernel's variance is large.
-    hyper : "collapsed" samples θ | v with f integrated out; "interwoven" also moves θ with the whitened latents held fixed;
-        "joint" samples θ | f as the paper does.
+    hyper : "surrogate" moves θ and latents together in the coordinates of :mod:`nestgp.sampling.surrogate`; "collapsed" samples
+        θ | v with f integrated out; "joint" samples θ | f as the paper does.
     checkpoint : path prefix; every chain saves itself there once a minute and at its end, and goes on from there.
     """
 
@@ -40,7 +40,7 @@ class Gibbs:
     n_chains: int = 4
     thin: int = 1
     latent_move: str = "hmc"
-    hyper: str = "interwoven"
+    hyper: str = "surrogate"
     checkpoint: str | None = None
 
     likelihood: ClassVar[str] = "probit"
@@ -50,7 +50,7 @@ class Gibbs:
         self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
     ) -> Fit:
         """Draws of the latents, and of the hyperparameters if ``prior`` is given; ``how`` as for :func:`run`."""
-        for name, known in (("latent_move", ("hmc", "slice", "none")), ("hyper", ("interwoven", "collapsed", "joint"))):
+        for name, known in (("latent_move", ("hmc", "slice", "none")), ("hyper", ("surrogate", "collapsed", "joint"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: use one of {list(known)}")
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
@@ -60,26 +60,31 @@ class Gibbs:
         return start_from(NestedEP(tol=1e-3), problem, rng, StepSize(0.2, 0.8))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """Latent move, θ | z; v | f; then θ | v and f | θ, v, or f | θ, v and θ | f."""
-        likelihood = partial(log_likelihood, problem.y)
-        if self.latent_move == "hmc":
-            latent_hmc(likelihood, state, rng, warmup)
-        elif self.latent_move == "slice":
-            elliptical_slice(likelihood, state, rng)
-        if problem.prior is not None and self.hyper == "interwoven":
-            hyper_given_whitened(problem, likelihood, state, rng)
-        state.v = np.empty_like(state.f)
-        draw_auxiliary(state.f, problem.y, rng, state.v)
-        if problem.prior is not None and self.hyper != "joint":
+        """Latent move, with θ if that is sampled by it; v | f; then θ | v and f | θ, v, or f | θ, v and θ | f."""
+        hyper = self.hyper if problem.prior is not None else "none"
+        if self.latent_move == "hmc" or hyper == "surrogate":
+            self._draw_auxiliary(problem, state, rng)
+            u = np.take_along_axis(state.v - state.f, problem.y[None], axis=0)[0]  # v_y = f_y + u
+            likelihood = partial(probit_given_noise, y=problem.y)
+            surrogate_hmc(problem, likelihood, u, state, rng, warmup, hyper == "surrogate")
+        if self.latent_move == "slice":
+            elliptical_slice(partial(log_likelihood, problem.y), state, rng)
+        self._draw_auxiliary(problem, state, rng)
+        if hyper == "collapsed":
             hyper_given_auxiliary(problem, state, rng, warmup)
         state.f = state.factors.draw_latents(state.v, rng)
-        if problem.prior is not None and self.hyper == "joint":
+        if hyper == "joint":
             hyper_given_latents(problem, state, rng, warmup)
+
+    def _draw_auxiliary(self, problem: Problem, state: ChainState, rng: np.random.Generator) -> None:
+        """v | f, exactly."""
+        state.v = np.empty_like(state.f)
+        draw_auxiliary(state.f, problem.y, rng, state.v)
 
     def record(self, problem: Problem, state: ChainState) -> Record:
         """Latents at new inputs follow from v without K⁻¹: b = (K + I)⁻¹ v; (θ, v) is a joint draw whichever θ move came last."""
         b = state.factors.times(state.factors.noisy_inverse, state.v)
-        return Record(state.theta.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
+        return Record(state.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
 
 
 def log_likelihood(y: IntArray, f: FloatArray) -> tuple[float, FloatArray]:

@@ -61,23 +61,22 @@ def hmc_step(
     current: tuple[float, FloatArray],
     step: float,
     n_steps: int,
-    scale: FloatArray | float,
     rng: np.random.Generator,
 ) -> tuple[FloatArray, tuple[float, FloatArray], float]:
-    """One trajectory from x, whose log density and gradient are ``current``; ``scale`` is the standard deviation per coordinate.
+    """One trajectory from x, whose log density and gradient are ``current``; unit masses.
 
     Returns the next x, its log density and gradient, and the acceptance probability.
     """
     momentum = rng.standard_normal(x.shape)
     energy = current[0] - 0.5 * float(np.vdot(momentum, momentum))
     q, (value, gradient) = x, current
-    p = momentum + 0.5 * step * scale * gradient
+    p = momentum + 0.5 * step * gradient
     for i in range(n_steps):
-        q = q + step * scale * p
+        q = q + step * p
         value, gradient = log_density(q)
         if not math.isfinite(value):
             return x, current, 0.0
-        p = p + (1.0 if i < n_steps - 1 else 0.5) * step * scale * gradient
+        p = p + (1.0 if i < n_steps - 1 else 0.5) * step * gradient
     acceptance = math.exp(min(0.0, value - 0.5 * float(np.vdot(p, p)) - energy))
     if rng.random() < acceptance:
         return q, (value, gradient), acceptance

@@ -16,7 +16,7 @@ from nestgp.likelihoods import softmax_log_probabilities
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.moves import LogLikelihood, elliptical_slice, hyper_given_latents, hyper_given_whitened, scaled_metropolis
+from nestgp.sampling.moves import LogLikelihood, elliptical_slice, scaled_metropolis, surrogate_hmc
 from nestgp.sampling.run import run, start_from
 
 
@@ -51,7 +51,7 @@ class ScaledMetropolis:
         return start_from(Laplace(tol=1e-3), problem, rng, StepSize(0.1, 0.3))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """f | θ by scaled Metropolis, then θ | f."""
+        """f | θ by scaled Metropolis, then θ and f together."""
         _sweep(problem, state, rng, warmup, self.updates, partial(scaled_metropolis, adapt=warmup))
 
     def record(self, problem: Problem, state: ChainState) -> Record:
@@ -89,7 +89,7 @@ class EllipticalSlice:
         return start_from(Laplace(tol=1e-3), problem, rng, StepSize())
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """f | θ by elliptical slices, then θ | f."""
+        """f | θ by elliptical slices, then θ and f together."""
         _sweep(problem, state, rng, warmup, self.updates, elliptical_slice)
 
     def record(self, problem: Problem, state: ChainState) -> Record:
@@ -107,14 +107,17 @@ def _sweep(
     for _ in range(updates):
         move(likelihood, state, rng)
     if problem.prior is not None:
-        hyper_given_whitened(problem, likelihood, state, rng)
-        hyper_given_latents(problem, state, rng, warmup)
+        surrogate_hmc(problem, partial(_without_noise, problem.y), np.empty(0), state, rng, warmup, hyper=True)
 
 
 def _record(problem: Problem, state: ChainState) -> Record:
     b = state.factors.times(state.factors.prior_inverse, state.f)
     log_p = softmax_log_probabilities(state.f.T)
-    return Record(state.theta.copy(), b, np.exp(log_p[np.arange(problem.y.size), problem.y]))
+    return Record(state.theta.copy(), state.f.copy(), b, np.exp(log_p[np.arange(problem.y.size), problem.y]))
+
+
+def _without_noise(y: IntArray, f: FloatArray, u: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+    return *log_likelihood(y, f), u
 
 
 def log_likelihood(y: IntArray, f: FloatArray) -> tuple[float, FloatArray]:

@@ -16,16 +16,17 @@ from nestgp.sampling.factors import Factors
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws of all chains, leading axes (chains, draws): theta (…, p), b (…, c, n), probability p(y_i | f_i) (…, n)."""
+    """Draws of all chains, leading axes (chains, draws): theta (…, p), f and b (…, c, n), probability p(y_i | f_i) (…, n)."""
 
     theta: FloatArray
+    f: FloatArray
     b: FloatArray
     probability: FloatArray
 
     @classmethod
     def from_records(cls, chains: Sequence[Sequence[Any]]) -> Draws:
         """Stack the records of every chain."""
-        fields = ("theta", "b", "probability")
+        fields = ("theta", "f", "b", "probability")
         return cls(*(np.array([[getattr(r, name) for r in chain] for chain in chains]) for name in fields))
 
     @property

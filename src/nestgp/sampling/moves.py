@@ -1,4 +1,4 @@
-"""Moves that samplers are put together from: latents with whitened HMC or elliptical slices, hyperparameters with HMC."""
+"""Moves that samplers are put together from: HMC on latents and hyperparameters, elliptical slices, scaled Metropolis."""
 
 from __future__ import annotations
 
@@ -6,48 +6,83 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import cholesky
 
 from nestgp.linalg import FloatArray, NotPositiveDefiniteError
 from nestgp.sampling.chain import ChainState, Problem
-from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import hmc_step
+from nestgp.sampling.surrogate import Latents, Whitening
 
 #: f (c, n) → log p(y | f) and its gradient (c, n).
 LogLikelihood = Callable[[FloatArray], tuple[float, FloatArray]]
+#: f (c, n), u (n,) or empty → log p(y | f, u) and its gradients; u ~ N(0, I).
+NoisyLogLikelihood = Callable[[FloatArray, FloatArray], tuple[float, FloatArray, FloatArray]]
 
-#: Leapfrog steps of a hyperparameter trajectory, and most of a latent one.
+#: Most leapfrog steps of a trajectory in θ alone, and of one that moves latents.
 HYPER_LEAPFROG, LATENT_LEAPFROG = 8, 40
+#: Warm-up sweeps after which the metric of the hyperparameters is learnt.
+METRIC_UPDATES = (50, 150)
+#: Draws that the metric's diagonal counts for, against the covariances seen.
+METRIC_SHRINKAGE = 10
+#: No coordinate of a draw of N(0, I) is ever this large: a trajectory beyond has left the world.
+OUT_OF_THIS_WORLD = 1e3
 
 
-def latent_hmc(likelihood: LogLikelihood, state: ChainState, rng: np.random.Generator, adapt: bool) -> None:
-    """HMC on z, f = L z: the prior is N(0, I) whatever K, and the likelihood has no auxiliary variables.
+def surrogate_hmc(
+    problem: Problem,
+    likelihood: NoisyLogLikelihood,
+    u: FloatArray,
+    state: ChainState,
+    rng: np.random.Generator,
+    adapt: bool,
+    hyper: bool,
+) -> None:
+    """HMC on the whitened latents (z, ξ), the noise u, and if ``hyper`` on θ with them; see :mod:`nestgp.sampling.surrogate`.
 
-    The trajectory is about a quarter turn of the prior's rotation, its length drawn anew so that no period is hit.
+    The trajectory is about a quarter turn of a standard normal's rotation, its length drawn anew so that no period is hit.
     """
-    factors = state.factors
-    L = factors.prior_root
+    p = state.theta.size if hyper else 0
+    shape, size = state.f.shape, state.f.size
+    here, centre = state.whitening, state.theta
+    last: dict[str, tuple[FloatArray, FloatArray, Latents, Whitening]] = {}
 
-    def log_density(z: FloatArray) -> tuple[float, FloatArray]:
-        if not np.abs(z).max() < 1e3:  # a trajectory that left the world: far beyond any draw of N(0, I)
-            return -math.inf, z
-        value, slope = likelihood(factors.times(L, z))
-        return value - 0.5 * float(np.vdot(z, z)), factors.times(L.transpose(0, 2, 1), slope) - z
+    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
+        white = x[p:]
+        if not np.abs(white).max() < OUT_OF_THIS_WORLD:
+            return -math.inf, x
+        z, xi, noise = white[:size].reshape(shape), white[size : 2 * size].reshape(shape), white[2 * size :]
+        theta = centre + state.metric @ x[:p] if hyper else centre
+        log_prior, prior_slope = problem.log_prior(theta) if hyper else (0.0, centre)
+        if not math.isfinite(log_prior):
+            return -math.inf, x
+        try:
+            w = Whitening(state.surrogate, problem.factors(theta)) if hyper else here
+        except NotPositiveDefiniteError:
+            return -math.inf, x
+        latents = w.latents(z, xi)
+        log_p, slope, noise_slope = likelihood(latents.f, noise)
+        log_t, site_slope = w.log_sites(latents.scaled)
+        by_z, by_xi, h = w.pull_back(w.s * slope - site_slope)
+        gradient = np.concatenate([by_z.ravel(), by_xi.ravel(), noise_slope]) - white
+        if hyper:
+            by_theta = prior_slope + w.hyper_gradient(z, h, latents, slope)
+            gradient = np.concatenate([state.metric.T @ by_theta, gradient])
+        last["point"] = (x, theta, latents, w)
+        return log_prior + log_p - log_t + w.log_evidence - 0.5 * float(white @ white), gradient
 
-    z = _whiten(L, state.f)
-    step = state.latent_step.value
-    n_steps = int(min(max(1, math.ceil(rng.uniform(0.5, 1.5) * 0.5 * math.pi / step)), LATENT_LEAPFROG))
-    z, _, acceptance = hmc_step(log_density, z, log_density(z), step, n_steps, 1.0, rng)
-    state.f = factors.times(L, z)
-    state.accepted = acceptance
+    z, xi = here.coordinates(state.f, rng)
+    start = np.concatenate([np.zeros(p), z.ravel(), xi.ravel(), u])
+    step = state.hyper_step if hyper else state.latent_step
+    n_steps = int(min(max(1, math.ceil(rng.uniform(0.5, 1.5) * 0.5 * math.pi / step.value)), LATENT_LEAPFROG))
+    end, _, state.accepted = hmc_step(log_density, start, log_density(start), step.value, n_steps, rng)
+    if end is not start:
+        x, theta, latents, w = last["point"]  # the end of a trajectory is its last point
+        assert x is end
+        state.move_to(theta, latents.f, w)
     if adapt:
-        state.latent_step.update(acceptance)
-
-
-def _whiten(L: FloatArray, f: FloatArray) -> FloatArray:
-    if len(L) == 1:
-        return solve_triangular(L[0], f.T, lower=True).T
-    return np.stack([solve_triangular(Lk, fk, lower=True) for Lk, fk in zip(L, f, strict=True)])
+        step.update(state.accepted)
+        if hyper:
+            _learn_metric(state)
 
 
 def elliptical_slice(likelihood: LogLikelihood, state: ChainState, rng: np.random.Generator) -> None:
@@ -79,54 +114,12 @@ def scaled_metropolis(likelihood: LogLikelihood, state: ChainState, rng: np.rand
 
 def hyper_given_auxiliary(problem: Problem, state: ChainState, rng: np.random.Generator, adapt: bool) -> None:
     """HMC on p(θ | v) = p(θ) Π_k N(v_k | 0, K + I), the latents integrated out; f must be drawn anew afterwards."""
-
-    def log_density(theta: FloatArray) -> tuple[float, FloatArray]:
-        return _gaussian(problem, theta, state.v, noisy=True)
-
-    _hyper_move(problem, state, log_density, rng, adapt)
+    _hyper_move(problem, state, state.v, True, rng, adapt)
 
 
 def hyper_given_latents(problem: Problem, state: ChainState, rng: np.random.Generator, adapt: bool) -> None:
     """HMC on p(θ | f) = p(θ) Π_k N(f_k | 0, K), as in the paper."""
-
-    def log_density(theta: FloatArray) -> tuple[float, FloatArray]:
-        return _gaussian(problem, theta, state.f, noisy=False)
-
-    _hyper_move(problem, state, log_density, rng, adapt)
-
-
-def hyper_given_whitened(problem: Problem, likelihood: LogLikelihood, state: ChainState, rng: np.random.Generator) -> None:
-    """Slice sampling of θ with z = L⁻¹f held fixed: f = L_θ z moves along, so the prior of f holds nothing back.
-
-    Where data say little of θ, this is the coordinate in which θ and latents are nearly independent; next to θ | v, in which they
-    are when data say much, the two cover for each other (interweaving, Yu and Meng 2011). One slice along a random direction.
-    """
-    z = _whiten(state.factors.prior_root, state.f)
-
-    def log_density(theta: FloatArray) -> tuple[float, Factors | None, FloatArray]:
-        log_prior = problem.log_prior(theta)[0]
-        if not math.isfinite(log_prior):
-            return -math.inf, None, z
-        try:
-            factors = problem.factors(theta)
-            f = factors.times(factors.prior_root, z)
-        except NotPositiveDefiniteError:
-            return -math.inf, None, z
-        return log_prior + likelihood(f)[0], factors, f
-
-    direction = rng.standard_normal(state.theta.size) * state.hyper_scale
-    height = problem.log_prior(state.theta)[0] + likelihood(state.f)[0] + math.log1p(-rng.random())
-    low = -2.0 * rng.random()
-    high = low + 2.0
-    while True:  # the bracket is random and not stepped out: valid, since shrinking it leaves the slice's density as it is
-        t = rng.uniform(low, high)
-        value, factors, f = log_density(state.theta + t * direction)
-        if value > height and factors is not None:
-            state.theta, state.factors, state.f = state.theta + t * direction, factors, f
-            return
-        low, high = (t, high) if t < 0.0 else (low, t)
-        if high - low < 1e-12:
-            return
+    _hyper_move(problem, state, state.f, False, rng, adapt)
 
 
 def _gaussian(problem: Problem, theta: FloatArray, x: FloatArray, noisy: bool) -> tuple[float, FloatArray]:
@@ -146,28 +139,35 @@ def _gaussian(problem: Problem, theta: FloatArray, x: FloatArray, noisy: bool) -
 
 
 def _hyper_move(
-    problem: Problem,
-    state: ChainState,
-    log_density: Callable[[FloatArray], tuple[float, FloatArray]],
-    rng: np.random.Generator,
-    adapt: bool,
+    problem: Problem, state: ChainState, data: FloatArray, noisy: bool, rng: np.random.Generator, adapt: bool
 ) -> None:
-    current = log_density(state.theta)
+    """HMC on θ given Gaussian ``data`` (c, n) with covariance K, or K + I if ``noisy``."""
+    centre = state.theta
+
+    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = _gaussian(problem, centre + state.metric @ x, data, noisy)
+        return value, state.metric.T @ gradient
+
+    start = np.zeros(centre.size)
     n_steps = int(rng.integers(HYPER_LEAPFROG // 2, HYPER_LEAPFROG + 1))
-    step = state.hyper_step.value
-    theta, _, acceptance = hmc_step(log_density, state.theta, current, step, n_steps, state.hyper_scale, rng)
-    if theta is not state.theta:
-        state.theta = theta
-        state.factors = problem.factors(theta)
-    if not adapt:
+    end, _, acceptance = hmc_step(log_density, start, log_density(start), state.hyper_step.value, n_steps, rng)
+    if end is not start:
+        state.theta = centre + state.metric @ end
+        state.factors = problem.factors(state.theta)
+    if adapt:
+        state.hyper_step.update(acceptance)
+        _learn_metric(state)
+
+
+def _learn_metric(state: ChainState) -> None:
+    """Covariance of the later half of the θ seen, shrunk to its diagonal; then the step size begins anew."""
+    trace = state.hyper_trace
+    trace.append(state.theta.copy())
+    if len(trace) not in METRIC_UPDATES:
         return
-    state.hyper_step.update(acceptance)
-    state.hyper_trace.append(theta.copy())
-    if len(state.hyper_trace) in SCALE_UPDATES:  # scales from the later half of what was seen, then a new step size
-        recent = np.array(state.hyper_trace[len(state.hyper_trace) // 2 :])
-        state.hyper_scale = np.clip(recent.std(axis=0), 1e-2, 10.0)
-        state.hyper_step.restart(0.3)
-
-
-#: Warm-up sweeps after which the scales of the hyperparameters are learnt.
-SCALE_UPDATES = (50, 150)
+    recent = np.array(trace[len(trace) // 2 :])
+    covariance = np.cov(recent.T).reshape(state.theta.size, -1)
+    weight = len(recent) / (len(recent) + METRIC_SHRINKAGE)
+    diagonal = np.diag(np.clip(np.diag(covariance), 1e-4, 100.0))
+    state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
+    state.hyper_step.restart(0.3)

@@ -17,6 +17,7 @@ from nestgp.sampling.chain import ChainState, Problem, Sampler, run_chains
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import mixed, summarise
 from nestgp.sampling.mixture import Draws, MixturePosterior
+from nestgp.sampling.surrogate import Surrogate
 
 
 def run(
@@ -68,4 +69,5 @@ def start_from(inference: Any, problem: Problem, rng: np.random.Generator, step:
     fit = inference.infer(K, problem.y, problem.n_classes)
     mean = fit.posterior.mean.T if np.isfinite(fit.log_evidence) else 0.0
     f = np.ascontiguousarray(mean + 0.3 * factors.draw_prior(rng))
-    return ChainState(theta, f, factors, step, hyper_scale=np.ones(theta.size))
+    metric = 0.3 * np.eye(theta.size)
+    return ChainState(theta, f, factors, Surrogate.of(fit, factors), step, StepSize(0.2), metric)

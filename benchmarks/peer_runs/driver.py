@@ -1,0 +1,79 @@
+"""What every peer's script shares: read a problem, warm up, fit, predict, and write what was measured.
+
+It needs only NumPy, because it runs in the environment of the peer. A script gives ``main`` a function
+``fit(method, X, y, lengthscale, seed)`` that returns another one, from X (m, d) to class probabilities (m, c).
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Fit = Callable[[str, Any, Any, Any, int], Callable[[Any], Any]]
+#: Short fits are repeated, and the best time kept: up to so often, while they took less than so many seconds in all.
+REPEATS, REPEAT_SECONDS = 3, 5.0
+#: Logarithms of smaller probabilities are those of this one.
+TINY = 1e-300
+
+
+def main(fit: Fit, packages: tuple[str, ...]) -> None:
+    """``script METHOD PROBLEM.npz RESULT.json SECONDS SEED``: one run; SIGALRM ends a fit with prediction that takes longer."""
+    method, problem, result, limit, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+    before = peak_megabytes()
+    X, y, lengthscale = small_problem()
+    warm_up = timed(lambda: fit(method, X, y, lengthscale, seed)(X + 0.1))[1]
+    with np.load(problem) as data:
+        X, y, X_test, y_test, lengthscale = (data[k] for k in ("X_train", "y_train", "X_test", "y_test", "lengthscale"))
+    fits: list[float] = []
+    predictions: list[float] = []
+    while len(fits) < REPEATS and sum(fits) < (REPEAT_SECONDS if fits else np.inf):
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        predict, seconds = timed(fit, method, X, y, lengthscale, seed)
+        p, more = timed(predict, X_test)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        fits.append(seconds)
+        predictions.append(more)
+    row = {"fit_seconds": min(fits), "predict_seconds": min(predictions), "repeats": len(fits), "warm_up_seconds": warm_up}
+    row |= {"peak_megabytes": peak_megabytes() - before, **scores(np.asarray(p, float), y_test)}
+    result.write_text(json.dumps({**row, "versions": {name: version(name) for name in packages}}))
+
+
+def timed(task: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Result and seconds."""
+    start = time.perf_counter()
+    value = task(*arguments)
+    return value, time.perf_counter() - start
+
+
+def small_problem() -> tuple[Any, Any, Any]:
+    """Thirty points in three overlapping classes: enough to load and compile whatever a fit needs."""
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 3
+    return rng.normal(size=(30, 2)) + y[:, None], y, np.ones(2)
+
+
+def scores(p: Any, y: Any) -> dict[str, Any]:
+    """Mean log probability of the labels, accuracy, and how many labels had a probability below ``TINY``."""
+    if p.shape != (len(y), p.shape[1]) or not np.isfinite(p).all():
+        raise ValueError(f"probabilities of shape {p.shape}, {np.isnan(p).sum()} of them not a number")
+    chosen = p[np.arange(len(y)), y]
+    mlpd = float(np.log(np.maximum(chosen, TINY)).mean())
+    return {"mlpd": mlpd, "accuracy": float((p.argmax(axis=1) == y).mean()), "below_tiny": int((chosen < TINY).sum())}
+
+
+def peak_megabytes() -> float:
+    """Most memory held so far. Linux's own figure, because that of getrusage starts at what the parent process held."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024.0
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024.0**2 if sys.platform == "darwin" else 1024.0)

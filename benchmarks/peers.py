@@ -1,0 +1,215 @@
+"""nestgp beside what a user would pick instead: scikit-learn, GPflow and GPyTorch, each in an environment of its own.
+
+``python -m benchmarks peers`` measures everything; ``python -m benchmarks.peers --help`` shows how to measure a part. Every run
+is a process that fits with hyperparameters and predicts; finished runs are kept in ``NAME.partial.jsonl`` until all are done, so
+the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import problems
+from benchmarks.peer_report import write_report
+from benchmarks.record import RESULTS
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = HERE / ".envs"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREADS = ("1", "default")
+#: Seconds for importing and warming up, beside the limit of a run.
+GRACE = 300.0
+INSTALL_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A package: what pip installs (nothing: use this environment), and the methods that its script knows."""
+
+    requirements: tuple[str, ...]
+    methods: tuple[str, ...]
+
+
+PEERS = {
+    "nestgp": Peer((), ("ep",)),
+    "sklearn": Peer(("scikit-learn",), ("ovr-laplace",)),
+    "gpflow": Peer(("gpflow",), ("vgp-robustmax", "vgp-softmax", "svgp-robustmax", "svgp-softmax")),
+    # This torch has a build without CUDA libraries, which are several gigabytes and of no use here.
+    "gpytorch": Peer(("torch==2.13.0", "gpytorch"), ("svgp-softmax", "dirichlet")),
+}
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Measure all that the arguments ask for (none: everything but USPS with ten classes) and write the report."""
+    options = parse(arguments or [])
+    stem = options.name or ("peers" if is_full(options) else "peers-part")
+    checkpoint = RESULTS / f"{stem}.partial.jsonl"
+    RESULTS.mkdir(exist_ok=True)
+    runs = measure(options, checkpoint)
+    command = " ".join(["python -m benchmarks.peers", *arguments]) if arguments else "python -m benchmarks peers"
+    about = {"command": command, "run": "full" if is_full(options) else "partial", "seed": options.seed}
+    about |= {"limit_seconds": options.limit, "folds": options.folds, "problems": options.problems, "peers": options.peers}
+    write_report(RESULTS / stem, runs, about)
+    checkpoint.unlink(missing_ok=True)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="nestgp beside other packages, as ratios")
+    parser.add_argument("--problems", nargs="+", choices=problems.NAMES, help="default: all but usps10")
+    parser.add_argument("--usps10", action="store_true", help="USPS with all ten classes too")
+    others = [peer for peer in PEERS if peer != "nestgp"]
+    parser.add_argument("--peers", nargs="+", choices=others, default=others, help="default: all; nestgp always runs")
+    parser.add_argument("--methods", nargs="+", help="only these methods of the peers, such as vgp-robustmax")
+    parser.add_argument("--threads", nargs="+", choices=THREADS, default=list(THREADS))
+    parser.add_argument("--folds", type=int, choices=range(1, problems.N_FOLDS + 1), default=1, help="folds per UCI problem")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds per run for fit and prediction")
+    parser.add_argument("--seed", type=int, default=0, help="of the split and of every method")
+    parser.add_argument("--name", help="of the files in results (default: peers, or peers-part when only a part is measured)")
+    options = parser.parse_args(arguments)
+    options.problems = options.problems or [name for name in problems.NAMES if name != "usps10"]
+    if options.usps10 and "usps10" not in options.problems:
+        options.problems.append("usps10")
+    options.peers = ["nestgp", *options.peers]
+    known = {method for peer in PEERS.values() for method in peer.methods}
+    if unknown := set(options.methods or ()) - known:
+        parser.error(f"no method {', '.join(sorted(unknown))}: choose from {', '.join(sorted(known))}")
+    return options
+
+
+def is_full(options: argparse.Namespace) -> bool:
+    """Whether nothing was left out: every problem but usps10, every peer and method, both thread settings."""
+    all_problems = set(problems.NAMES) - {"usps10"} <= set(options.problems)
+    return all_problems and set(options.peers) == set(PEERS) and set(options.threads) == set(THREADS) and not options.methods
+
+
+def measure(options: argparse.Namespace, checkpoint: Path) -> list[dict[str, Any]]:
+    """One row per run, those of the checkpoint taken over; a run that failed is tried again."""
+    pythons = {name: environment(name) for name in options.peers}
+    done = read_checkpoint(checkpoint)
+    todo = plan(options)
+    start, rows = time.monotonic(), []
+    if done:
+        print(f"{len(done)} finished runs taken from {checkpoint}; delete it to start afresh")
+    with tempfile.TemporaryDirectory() as folder:
+        for i, task in enumerate(todo, 1):
+            row = done.get(key(task))
+            if row is None:
+                elapsed = int(time.monotonic() - start)
+                print(f"[{elapsed // 60:3d}:{elapsed % 60:02d}] {i}/{len(todo)} {describe(task)} ... ", end="", flush=True)
+                row = task | run_one(task, pythons[task["peer"]], Path(folder))
+                with checkpoint.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(outcome(row), flush=True)
+            rows.append(row)
+    return rows
+
+
+def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What there is to run; nestgp and its peers take turns on every problem, so that a disturbance hits all of them."""
+    settings = {"limit": options.limit, "seed": options.seed}
+    return [
+        {"problem": problem, "threads": threads, "fold": fold, "peer": peer, "method": method, **settings}
+        for problem in options.problems
+        for threads in options.threads
+        for fold in range(options.folds if problems.has_folds(problem) else 1)
+        for peer in options.peers
+        for method in PEERS[peer].methods
+        if peer == "nestgp" or not options.methods or method in options.methods
+    ]
+
+
+def environment(name: str) -> str | Exception:
+    """Path of the peer's interpreter, its environment made if there is none; or why it could not be made."""
+    requirements = " ".join(PEERS[name].requirements)
+    if not requirements:
+        return sys.executable
+    folder = ENVIRONMENTS / name
+    python, stamp = str(folder / "bin" / "python"), folder / "installed.txt"
+    if stamp.exists() and stamp.read_text() == requirements:
+        return python
+    print(f"installing {requirements} into {folder} (once)", flush=True)
+    try:
+        for command in ([sys.executable, "-m", "venv", str(folder)], [python, "-m", "pip", "install", *requirements.split()]):
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except (subprocess.SubprocessError, OSError) as error:
+        return RuntimeError(last_line(getattr(error, "stderr", None)) or str(error))
+    stamp.write_text(requirements)
+    return python
+
+
+def run_one(task: dict[str, Any], python: str | Exception, folder: Path) -> dict[str, Any]:
+    """Size of the problem, status ("ok", "timeout", or what went wrong) and what the peer's process measured."""
+    problem = problems.load(task["problem"], task["fold"], task["seed"])
+    row: dict[str, Any] = {"n": len(problem.y_train), "d": problem.X_train.shape[1]}
+    row |= {"n_classes": problem.n_classes, "n_test": len(problem.y_test)}
+    if isinstance(python, Exception):
+        return row | {"status": f"not installed: {python}"}
+    data, result = folder / "problem.npz", folder / "result.json"
+    problem.write(data)
+    result.unlink(missing_ok=True)
+    script = HERE / "peer_runs" / f"run_{task['peer']}.py"
+    command = [python, script, task["method"], data, result, str(task["limit"]), str(task["seed"])]
+    try:
+        end = subprocess.run(
+            command, env=variables(task), capture_output=True, text=True, errors="replace", timeout=task["limit"] + GRACE
+        )
+    except subprocess.TimeoutExpired:
+        return row | {"status": "timeout"}
+    if result.exists():
+        return row | {"status": "ok"} | json.loads(result.read_text())
+    if end.returncode == -signal.SIGALRM:  # the driver's alarm ends a fit that takes too long
+        return row | {"status": "timeout"}
+    return row | {"status": f"failed ({end.returncode}): {last_line(end.stderr)}"}
+
+
+def variables(task: dict[str, Any]) -> dict[str, str]:
+    """Environment of a run: the thread variables all 1 or not set at all, no GPU, and for peers nothing of our own path."""
+    env = {k: v for k, v in os.environ.items() if k not in THREAD_VARIABLES} | {"CUDA_VISIBLE_DEVICES": "-1"}
+    if task["threads"] == "1":
+        env |= dict.fromkeys(THREAD_VARIABLES, "1")
+    if task["peer"] != "nestgp":
+        env.pop("PYTHONPATH", None)
+    return env
+
+
+def read_checkpoint(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    if not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {key(row): row for row in rows if row["status"] in ("ok", "timeout")}
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[k] for k in ("problem", "threads", "fold", "peer", "method", "limit", "seed"))
+
+
+def describe(task: dict[str, Any]) -> str:
+    threads = "1 thread" if task["threads"] == "1" else "default threads"
+    fold = f", fold {task['fold']}" if problems.has_folds(task["problem"]) else ""
+    return f"{task['problem']}{fold}, {threads}, {task['peer']} {task['method']}"
+
+
+def outcome(row: dict[str, Any]) -> str:
+    if row["status"] != "ok":
+        return row["status"] if row["status"] != "timeout" else f"stopped after {row['limit']:g} s"
+    seconds = f"fit {row['fit_seconds']:.3g} s, predict {row['predict_seconds']:.2g} s"
+    return f"{seconds}, MLPD {row['mlpd']:.4f}, accuracy {row['accuracy']:.3f}, {row['peak_megabytes']:.0f} MB"
+
+
+def last_line(text: str | None) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])
