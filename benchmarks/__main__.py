@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("floor", "memory", "wine", "startup", "choose", "iteration", "exact", "tierney_kadane", "methods", "peers")
+NAMES = ("floor", "memory", "wine", "startup", "choose", "iteration", "exact", "tierney_kadane", "methods", "sampling", "peers")
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or NAMES

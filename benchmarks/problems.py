@@ -76,11 +76,9 @@ def _table(name: str) -> tuple[Any, Any]:
 def _usps(digits: tuple[int, ...]) -> Problem:
     """Grey levels as they are; one lengthscale, started at the median distance of two training images over √2."""
     with np.load(_path("usps_resampled.npz")) as data:
-        halves: list[Any] = []
-        for half in ("train", "test"):
-            rows = np.isin(data[f"y_{half}"], digits)
-            halves += [data[f"X_{half}"][rows].astype(float), np.searchsorted(digits, data[f"y_{half}"][rows])]
-    X = halves[0]
+        rows = {half: np.isin(data[f"y_{half}"], digits) for half in ("train", "test")}
+        X, X_test = (data[f"X_{half}"][rows[half]].astype(float) for half in rows)
+        y, y_test = (np.searchsorted(digits, data[f"y_{half}"][rows[half]]) for half in rows)
     square = (X**2).sum(axis=1)
     distance = np.maximum(square[:, None] + square - 2.0 * X @ X.T, 0.0)[np.triu_indices(len(X), 1)]
-    return Problem(*halves, np.sqrt(np.median(distance) / 2.0))
+    return Problem(X, y, X_test, y_test, np.sqrt(np.median(distance) / 2.0))

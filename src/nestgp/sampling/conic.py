@@ -9,34 +9,34 @@ import math
 import numba
 import numpy as np
 
-from nestgp.quadrature import _log_integrand, _mode
+from nestgp.quadrature import _log_integrand
 
 _jit = numba.njit(cache=True, nogil=True)
 
 
 @_jit
 def _largest(mean_y, others, ones, rng):  # type: ignore[no-untyped-def]
-    """v_y by rejection from three tangents of its log density: flat at the mode, exponential on both sides; 4 of 5 accepted."""
-    mode = _mode(mean_y, 1.0, others, ones)
-    top, _, second = _log_integrand(mode, mean_y, 1.0, others, ones)
-    width = 1.0 / math.sqrt(-second)
-    left, left_slope, _ = _log_integrand(mode - width, mean_y, 1.0, others, ones)
-    right, right_slope, _ = _log_integrand(mode + width, mean_y, 1.0, others, ones)
-    a = mode - width + (top - left) / left_slope
-    b = mode + width + (top - right) / right_slope
-    areas = (1.0 / left_slope, b - a, -1.0 / right_slope)
-    total = areas[0] + areas[1] + areas[2]
+    """v_y by rejection from two tangents of its log density, an exponential on either side of its mode; 3 of 4 accepted.
+
+    The slope of the log density is convex and falls, so Newton steps from mean_y stay left of the mode: a rough one will do.
+    """
+    s = mean_y
     while True:
-        pick = rng.random() * total
-        if pick < areas[0]:
-            x = a + math.log1p(-rng.random()) / left_slope
-            hat = top + left_slope * (x - a)
-        elif pick < areas[0] + areas[1]:
-            x = a + (b - a) * rng.random()
-            hat = top
-        else:
-            x = b + math.log1p(-rng.random()) / right_slope
-            hat = top + right_slope * (x - b)
+        _, first, second = _log_integrand(s, mean_y, 1.0, others, ones)
+        width = 1.0 / math.sqrt(-second)
+        if first * width < 0.3:
+            break
+        s -= first / second
+    left, right = s - 0.8 * width, s + 1.1 * width
+    left_value, left_slope, _ = _log_integrand(left, mean_y, 1.0, others, ones)
+    right_value, right_slope, _ = _log_integrand(right, mean_y, 1.0, others, ones)
+    meet = (right_value - left_value + left_slope * left - right_slope * right) / (left_slope - right_slope)
+    top = left_value + left_slope * (meet - left)
+    left_share = 1.0 / (1.0 - left_slope / right_slope)  # of the areas 1/left_slope and −1/right_slope
+    while True:
+        slope = left_slope if rng.random() < left_share else right_slope
+        x = meet + math.log1p(-rng.random()) / slope
+        hat = top + slope * (x - meet)
         if math.log1p(-rng.random()) <= _log_integrand(x, mean_y, 1.0, others, ones)[0] - hat:
             return x
 
