@@ -42,4 +42,10 @@ def run() -> None:
                 row = {"n": n, "c": c, "method": name, "status": fit.status.value, "iterations": fit.n_iter}
                 per = seconds / fit.n_iter
                 rows.append(row | {"seconds": seconds, "ratio": seconds / best["laplace"], "per_iteration": per})
-    save("iteration", rows, "seconds of one inference, as a ratio to Laplace's method, and per iteration")
+    save(
+        "iteration",
+        rows,
+        "seconds of one inference, as a ratio to Laplace's method, and per iteration",
+        ratios={"ratio": "lower"},
+        key=("n", "c", "method"),
+    )

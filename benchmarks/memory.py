@@ -22,4 +22,10 @@ def run() -> None:
         gradient = fit.evidence_grad.shape and tracemalloc.get_traced_memory()[1] / (8 * n * n)
         tracemalloc.stop()
         rows.append({"n": n, "c": c, "infer_n2": infer, "with_gradient_n2": gradient, "limit_n2": float(c + 4)})
-    save("memory", rows, "at most (c + 4) n² doubles beyond the inputs, shared kernel")
+    save(
+        "memory",
+        rows,
+        "at most (c + 4) n² doubles beyond the inputs, shared kernel",
+        ratios={"infer_n2": "lower", "with_gradient_n2": "lower"},
+        key=("n", "c"),
+    )

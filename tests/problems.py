@@ -161,6 +161,7 @@ NESTED: dict[str, NestedEP] = {
     "inner converged": NestedEP(inner_sweeps="converge", tol=TIGHT),
     "inner parallel": NestedEP(inner_updates="parallel", tol=TIGHT),
     "outer sequential": NestedEP(updates="sequential", tol=TIGHT, max_iter=60),
+    "mixed precision": NestedEP(precision="mixed", tol=TIGHT),
     "damping 0.5": NestedEP(damping=0.5, tol=TIGHT, max_iter=1000),
     "damping 0.8": NestedEP(damping=0.8, tol=TIGHT, max_iter=1000),
 }

@@ -27,6 +27,38 @@ def test_help_lists_the_demo() -> None:
     assert "demo" in result.output
 
 
+def test_bench_lists_every_benchmark_with_a_line_on_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert CliRunner().invoke(cli.build_app(), ["bench", "--list"]).exit_code == 0
+    lines = dict(line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines())
+    assert lines["floor"].startswith("One outer iteration of nested EP")
+    # What has a run() is a benchmark.
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in (cli.SOURCE / "benchmarks").glob("*.py")}
+    assert set(lines) == {name for name, source in sources.items() if "\ndef run(" in source}
+
+
+def test_bench_passes_names_and_exit_status_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__main__.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
+    monkeypatch.setattr(cli, "SOURCE", tmp_path)
+    assert CliRunner().invoke(cli.build_app(), ["bench", "floor", "wine"]).exit_code == 3
+    assert capfd.readouterr().out.strip() == "['floor', 'wine']"
+
+
+def test_bench_names_what_there_is_when_asked_for_another(capfd: pytest.CaptureFixture[str]) -> None:
+    assert CliRunner().invoke(cli.build_app(), ["bench", "flour"]).exit_code != 0
+    assert "no benchmark flour: choose from floor" in capfd.readouterr().err
+
+
+def test_bench_without_a_source_tree_says_where_the_benchmarks_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "SOURCE", tmp_path)
+    with pytest.raises(SystemExit, match=r"live in the source tree(.|\n)*clone"):
+        cli.run_benchmarks([])
+
+
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_a_missing_extra_is_named_in_plain_words(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__

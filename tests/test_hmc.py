@@ -33,7 +33,7 @@ def run_gaussian(step: float, n_steps: int, n: int, seed: int) -> Array:
 
 
 # Large steps, so that the accept step has to correct: acceptance 0.7 to 0.95.
-@pytest.mark.parametrize(("step", "n_steps", "scale"), [(0.6, 4, 1.0), (0.7, 3, np.array([1.0, 1.4, 0.7])), (0.8, 1, 0.8)])
+@pytest.mark.parametrize(("step", "n_steps"), [(0.6, 4), (1.0, 3), (0.64, 1)])
 def test_correlated_gaussian_is_invariant(step: float, n_steps: int) -> None:
     x = run_gaussian(step, n_steps, 12_000, seed=1)
     centred = x - MEAN

@@ -233,7 +233,8 @@ def test_a_warm_start_ends_where_the_cold_one_does_and_sooner(method: Inference,
     assert_allclose(warm.posterior.mean, cold.posterior.mean, rtol=0, atol=1e-7 * scale)
     if cold.converged and warm.converged:
         assert warm.n_iter < cold.n_iter
-        assert again.n_iter == 1
+        looks_twice = getattr(method, "precision", "double") == "mixed"  # in single precision, then in double
+        assert again.n_iter == 1 + looks_twice
 
 
 @METHODS_BY_NAME

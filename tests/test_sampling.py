@@ -26,8 +26,8 @@ from nestgp.predict import exact_log_probabilities, softmax_exact_log_probabilit
 from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis, chain
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.factors import JITTER, Factors
-from nestgp.sampling.mixing import ess_bulk
-from nestgp.sampling.moves import _gaussian
+from nestgp.sampling.mixing import ess_bulk, summarise
+from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, _learn_metric
 from tests.oracles._types import Array
 from tests.oracles.integrals import log_evidence_bruteforce
 from tests.oracles.softmax import softmax_predictive
@@ -182,12 +182,18 @@ def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis 
     assert np.all(np.abs(found - expected) < 4.0 * np.hypot(error, its_error))
 
 
-def test_training_rows_are_recorded_at_the_drawn_latents() -> None:
-    """With the softmax b = K⁻¹f, so that f and p(y | f) can be had back from a draw."""
-    fit: Any = EllipticalSlice(5, 2, 1, updates=1).sample(SHARED, X4, Y4, 3, np.random.default_rng(3))
-    f = fit.posterior.draws.b[0] @ kernels.gram(SHARED, X4)
-    p = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(fit.posterior.draws.probability[0], p[:, Y4, np.arange(4)], rtol=1e-6)
+@pytest.mark.parametrize("sampler", [EllipticalSlice(5, 2, 1, updates=1), Gibbs(5, 2, 1)])
+def test_training_rows_are_recorded_at_the_drawn_latents(sampler: EllipticalSlice | Gibbs) -> None:
+    fit: Any = sampler.sample(SHARED, X4, Y4, 3, np.random.default_rng(3))
+    draws = fit.posterior.draws
+    if sampler.likelihood == "softmax":
+        p = np.exp(draws.f[0]) / np.exp(draws.f[0]).sum(axis=1, keepdims=True)
+        expected = p[:, Y4, np.arange(4)]
+        np.testing.assert_allclose(draws.b[0] @ kernels.gram(SHARED, X4), draws.f[0], rtol=1e-6)  # b = K⁻¹f
+    else:
+        no_cov = np.zeros((4, 3, 3))
+        expected = np.array([np.exp(exact_log_probabilities(f.T, no_cov))[np.arange(4), Y4] for f in draws.f[0]])
+    np.testing.assert_allclose(draws.probability[0], expected, rtol=1e-6)
 
 
 # Runs
@@ -202,11 +208,37 @@ def draws_of(sampler: Any, seed: int = 0, prior: Any = None, kernel: Any = SHARE
 
 
 def assert_same(a: Any, b: Any) -> None:
-    for name in ("theta", "b", "probability"):
+    for name in ("theta", "f", "b", "probability"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-@pytest.mark.parametrize("sampler", [short(), ScaledMetropolis(5, 2, 2, updates=3), EllipticalSlice(5, 2, 2, updates=2)])
+EVERY_SWEEP = {
+    "gibbs-surrogate": short(),
+    "gibbs-collapsed": short(hyper="collapsed"),
+    "gibbs-joint": short(hyper="joint", latent_move="slice"),
+    "smh": ScaledMetropolis(5, 2, 2, updates=3),
+    "ess": EllipticalSlice(5, 2, 2, updates=2),
+}
+every_sweep = pytest.mark.parametrize("sampler", EVERY_SWEEP.values(), ids=EVERY_SWEEP)
+
+
+@every_sweep
+@pytest.mark.parametrize("name", KERNELS)
+def test_state_belongs_to_one_theta(name: str, sampler: Any) -> None:
+    """After every sweep the factors and the whitening are those of θ, which has moved."""
+    problem, rng = problem_of(KERNELS[name], HalfStudentT()), np.random.default_rng(8)
+    state = sampler.start(problem, rng)
+    seen = {state.theta.tobytes()}
+    for warmup in (True, True, True, False, False):
+        sampler.sweep(problem, state, rng, warmup)
+        K = problem.factors(state.theta).K
+        np.testing.assert_array_equal(state.factors.K, K)
+        np.testing.assert_array_equal(state.whitening.factors.K, K)
+        seen.add(state.theta.tobytes())
+    assert len(seen) > 2
+
+
+@every_sweep
 def test_same_seed_same_draws(sampler: Any) -> None:
     prior = HalfStudentT()
     first = draws_of(sampler, 1, prior)
@@ -304,6 +336,22 @@ def test_hyperparameters_that_never_move_have_not_mixed(monkeypatch: pytest.Monk
     assert fit.status is Status.NOT_MIXED
 
 
+def test_metric_is_the_covariance_of_recent_hyperparameters() -> None:
+    """Of the later half of the warm-up, shrunk to its diagonal with the weight of ten draws."""
+    rng, problem = np.random.default_rng(9), problem_of(SHARED, HalfStudentT())
+    state = short().start(problem, rng)
+    first, updates = state.metric, METRIC_UPDATES[0]
+    trace = rng.multivariate_normal([0.0, 1.0], [[1.0, 0.6], [0.6, 0.5]], size=updates)
+    for theta in trace:
+        assert state.metric is first
+        state.theta = theta
+        _learn_metric(state)
+    later = trace[updates // 2 :]
+    covariance = np.cov(later.T)
+    shrunk = covariance * len(later) / (len(later) + 10)
+    np.testing.assert_allclose(np.tril(state.metric) @ state.metric.T, np.where(np.eye(2), covariance, shrunk), rtol=1e-12)
+
+
 def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     short().sample(SHARED, X4, Y4, 3, np.random.default_rng(0), verbose=1)
     shown = capsys.readouterr().err
@@ -382,19 +430,54 @@ def test_classifier_converges_on_an_easy_problem() -> None:
     assert np.isnan(clf.log_marginal_likelihood_value_)
 
 
+INTEGRALS: dict[str, Callable[[Array, Array], Array]] = {
+    "gibbs": exact_log_probabilities,
+    "ess": partial(softmax_exact_log_probabilities, points=4096),
+}
+
+
+@pytest.mark.parametrize("name", INTEGRALS)
+def test_proba_diagnostics(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the probabilities of every draw by itself: latents of its θ and b, by dense algebra."""
+    monkeypatch.setitem(classifier_module.SAMPLERS, name, SHORT[name])
+    monkeypatch.setattr("nestgp.classifier.PREDICT_MEMORY", 1)  # sixteen rows at a time
+    clf = fitted(name)
+    X, draws = np.random.default_rng(6).standard_normal((19, 2)), clf.posterior_.draws
+    each = np.empty((2, 8, 19, 3))
+    for at in np.ndindex(2, 8):
+        kernel: Any = kernels.with_theta(clf.kernel_, draws.theta[at])
+        A = kernel(clf.X_train_) + (np.eye(6) if name == "gibbs" else 0.0)
+        k_star = kernel(clf.X_train_, X)
+        variance = kernel.diag(X) - np.sum(k_star * np.linalg.solve(A, k_star), axis=0)
+        p = np.exp(INTEGRALS[name]((draws.b[at] @ k_star).T, variance[:, None, None] * np.eye(3)))
+        each[at] = p / p.sum(axis=1, keepdims=True)
+    expected = summarise(each.reshape(2, 8, -1))
+    found = clf.proba_diagnostics(X)
+    assert found.keys() == expected.keys()
+    # R-hat folds at the median, from which the two middle draws are equally far: rounding decides how they rank
+    for quantity, rtol in (("ess_bulk", 1e-8), ("ess_tail", 1e-8), ("rhat", 0.1)):
+        np.testing.assert_allclose(found[quantity], expected[quantity].reshape(19, 3), rtol=rtol, err_msg=quantity)
+
+
 def test_to_arviz(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its import announces a refactor
+        warnings.simplefilter("ignore")  # its import announces a refactor, once a day
         pytest.importorskip("arviz")
     monkeypatch.setitem(classifier_module.SAMPLERS, "gibbs", SHORT["gibbs"])
     clf = fitted("gibbs")
-    data = clf.to_arviz()
-    assert data.posterior["theta"].shape == (2, 8, 2)
-    assert data.posterior["probability"].shape == (2, 8, 6)
-    np.testing.assert_array_equal(data.posterior["theta"].values, clf.posterior_.draws.theta)
+    posterior = clf.to_arviz().posterior
+    dims = {"theta": ("hyperparameter",), "f": ("class", "row"), "probability": ("row",)}
+    for name, its_own in dims.items():
+        assert posterior[name].dims == ("chain", "draw", *its_own)
+        np.testing.assert_array_equal(posterior[name].values, getattr(clf.posterior_.draws, name))
+    assert posterior["f"].shape == (2, 8, 3, 6)
+    assert list(posterior["class"].values) == ["left", "right", "top"]
+    assert list(posterior["row"].values) == list(range(6))
+    assert list(posterior["hyperparameter"].values) == ["k1__constant_value", "k2__length_scale"]
 
 
-def test_to_arviz_needs_draws() -> None:
+@pytest.mark.parametrize("ask", [lambda clf: clf.to_arviz(), lambda clf: clf.proba_diagnostics(X4)], ids=["arviz", "mixing"])
+def test_approximations_have_no_draws(ask: Callable[[GPClassifier], Any]) -> None:
     clf = GPClassifier(SHARED, optimizer=None).fit(X4, Y4)
     with pytest.raises(ValueError, match="has no draws"):
-        clf.to_arviz()
+        ask(clf)

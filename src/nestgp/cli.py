@@ -5,6 +5,7 @@ a terminal.
 """
 
 import io
+import subprocess
 import sys
 import time
 import warnings
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 Report = Callable[[str], None]
+
+#: Root of the source tree when nestgp runs from one, as after `pip install --editable .`
+SOURCE = Path(__file__).resolve().parents[2]
+NO_BENCHMARKS = (
+    "The benchmarks live in the source tree of nestgp, not in the installed package. To run them, clone its\n"
+    "repository and, inside the clone, run: pip install --editable '.[dev]' and then: nestgp bench"
+)
 
 NESTED_EP = "nestgp: nested EP"
 ONE_VS_REST = "scikit-learn: one-vs-rest"
@@ -90,7 +98,26 @@ def build_app() -> "typer.Typer":
         """Fit a real data set, compare with scikit-learn on the held-out half, and draw it."""
         run_demo(figure, seed)
 
+    @app.command()
+    def bench(
+        names: Annotated[
+            list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks to run; none: all of them.")
+        ] = None,
+        show: Annotated[
+            bool, typer.Option("--list", help="Show the names and what each measures, and exit.")
+        ] = False,
+    ) -> None:
+        """Measure speed, memory and accuracy, as ratios (in the source tree only)."""
+        raise typer.Exit(run_benchmarks([*(names or []), *(["--list"] if show else [])]))
+
     return app
+
+
+def run_benchmarks(arguments: list[str]) -> int:
+    """Exit status of `python -m benchmarks ARGUMENT …` in the source tree; says where it is if this is not one."""
+    if not (SOURCE / "benchmarks" / "__main__.py").exists():
+        sys.exit(NO_BENCHMARKS)
+    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=SOURCE, check=False).returncode
 
 
 class Wine(NamedTuple):

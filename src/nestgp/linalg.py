@@ -36,6 +36,8 @@ BLAS_THREADS_FROM = 400
 SMALL_PI = 1e-4
 #: Prior variance above which predictive covariances take a step of iterative refinement; below it they have 9 digits.
 LARGE_VARIANCE = 1e3
+#: New inputs that are predicted together: enough for the matrix products, little enough to stay in cache.
+PREDICT_ROWS = 256
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
 PSD_SLACK = 1e-6
 
@@ -57,55 +59,73 @@ def _lapack(name: str, *pointers: type) -> Callable[..., None]:
 
 
 def _call(name: str, a: FloatArray, *, flags: tuple[bytes, ...] = (b"U",)) -> int:
-    """Run a LAPACK routine of signature (flags…, n, a, lda, info) in place on the lower triangle of ``a``."""
+    """Run a LAPACK routine of signature (flags…, n, a, lda, info) in place on the lower triangle of ``a``.
+
+    ``name`` is without its first letter, which follows from the precision of ``a``.
+    """
     n = ctypes.c_int(a.shape[0])
     info = ctypes.c_int(0)
     pointers = [ctypes.c_char_p] * len(flags) + [ctypes.c_void_p] * 4
     by_reference = (ctypes.byref(n), a.ctypes.data, ctypes.byref(n), ctypes.byref(info))
-    _lapack(name, *pointers)(*flags, *by_reference)
+    _lapack(_letter(a) + name, *pointers)(*flags, *by_reference)
     return int(info.value)
+
+
+def _letter(a: FloatArray) -> str:
+    return "s" if a.dtype == np.float32 else "d"
 
 
 def cholesky_in_place(a: FloatArray) -> float:
     """Overwrite the lower triangle of ``a`` with its Cholesky factor and return log|a|."""
-    if _call("dpotrf", a) != 0:
+    if _call("potrf", a) != 0:
         raise NotPositiveDefiniteError("a matrix that must be positive definite has no Cholesky factor")
-    return 2.0 * float(np.log(np.diagonal(a)).sum())
+    return 2.0 * float(np.log(np.diagonal(a), dtype=np.float64).sum())
 
 
 def inverse_from_cholesky_in_place(a: FloatArray) -> None:
     """Overwrite a Cholesky factor L (lower triangle of ``a``) with the lower triangle of (L Lᵀ)⁻¹."""
-    if _call("dpotri", a) != 0:
+    if _call("potri", a) != 0:
         raise NotPositiveDefiniteError("a Cholesky factor is singular")
 
 
 def triangular_inverse_in_place(a: FloatArray) -> None:
     """Overwrite a lower triangular matrix by its inverse; the upper triangle is set to zero."""
-    if _call("dtrtri", a, flags=(b"U", b"N")) != 0:
+    if _call("trtri", a, flags=(b"U", b"N")) != 0:
         raise NotPositiveDefiniteError("a triangular factor is singular")
     _clear_upper(a)
 
 
 def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> FloatArray:
-    """A B for row-major A (m, k), B (k, n), by the BLAS that belongs to the LAPACK above.
+    """A B for row-major A (m, k), B (k, n) of one precision, by the BLAS that belongs to the LAPACK above.
 
     NumPy has a BLAS of its own, whose threads would meet those of the last LAPACK call still spinning, and the other way round.
     """
     if out is None:
-        out = np.empty((A.shape[0], B.shape[1]))
+        out = np.empty((A.shape[0], B.shape[1]), A.dtype)
     m, n, k = (ctypes.c_int(size) for size in (A.shape[0], B.shape[1], A.shape[1]))
     strides = [ctypes.c_int(max(x.strides[0] // x.itemsize, x.shape[1])) for x in (B, A, out)]
-    one, zero = ctypes.c_double(1.0), ctypes.c_double(0.0)
+    scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
+    one, zero = scalar(1.0), scalar(0.0)
     R = ctypes.byref
-    gemm = _lapack("dgemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
+    gemm = _lapack(_letter(A) + "gemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
     operands = (B.ctypes.data, R(strides[0]), A.ctypes.data, R(strides[1]))  # column-major: outᵀ = Bᵀ Aᵀ
     gemm(b"N", b"N", R(n), R(m), R(k), R(one), *operands, R(zero), out.ctypes.data, R(strides[2]))
     return out
 
 
+def lower_times_in_place(L: FloatArray, X: FloatArray) -> None:
+    """Overwrite X (n, m) by L X, L lower triangular, in half the flops of a full product; both row-major."""
+    n, m = (ctypes.c_int(size) for size in X.shape)
+    one = ctypes.c_double(1.0)
+    R = ctypes.byref
+    trmm = _lapack("dtrmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
+    lda, ldb = (ctypes.c_int(a.strides[0] // a.itemsize) for a in (L, X))
+    trmm(b"R", b"U", b"N", b"N", R(m), R(n), R(one), L.ctypes.data, R(lda), X.ctypes.data, R(ldb))  # Xᵀ Lᵀ in column-major
+
+
 def gram_of_lower_in_place(a: FloatArray) -> None:
     """Overwrite a lower triangular matrix E by the lower triangle of EᵀE."""
-    _call("dlauum", a)
+    _call("lauum", a)
 
 
 @cache
@@ -249,11 +269,37 @@ def _accumulate_gram(L, first, W, inv_pi, gram):  # type: ignore[no-untyped-def]
                     kl += 1
 
 
+@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+def _add_inner_products(V, cov):  # type: ignore[no-untyped-def]
+    """cov[j, k, l] += Σ_i V_k[i, j] V_l[i, j]; V (c, n, m), cov (m, c, c)."""
+    c, n, m = V.shape
+    tile = 64
+    sums = np.empty((c * (c + 1) // 2, tile))
+    for j0 in range(0, m, tile):
+        width = min(tile, m - j0)
+        sums[:] = 0.0
+        for i in range(n):
+            kl = 0
+            for k in range(c):
+                for other in range(k + 1):
+                    for j in range(width):
+                        sums[kl, j] += V[k, i, j0 + j] * V[other, i, j0 + j]
+                    kl += 1
+        kl = 0
+        for k in range(c):
+            for other in range(k + 1):
+                for j in range(width):
+                    cov[j0 + j, k, other] += sums[kl, j]
+                    if other != k:
+                        cov[j0 + j, other, k] += sums[kl, j]
+                kl += 1
+
+
 @numba.njit(cache=True, nogil=True)
-def _replace_small(variance, pi, K, B):  # type: ignore[no-untyped-def]
+def _replace_small(variance, pi, K, B, small):  # type: ignore[no-untyped-def]
     """diag(K − KBK)_i = Σ_r K_ir B_ir / π_i, free of cancellation, where π_i is small."""
     for i in range(pi.size):
-        if pi[i] < SMALL_PI:
+        if pi[i] < small:
             variance[i] = np.dot(K[i], B[i]) / pi[i]
 
 
@@ -285,9 +331,10 @@ class KernelStack:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
         with single_threaded_if_small(self.n):
             if b.ndim == 2 and self.K.ndim == 2:
-                return multiply(np.ascontiguousarray(b), self.K)
-            columns = np.ascontiguousarray(b).reshape(self.n_classes, self.n, -1)
-            return np.stack([multiply(self.class_kernel(k), columns[k]) for k in range(self.n_classes)]).reshape(b.shape)
+                return multiply(np.ascontiguousarray(b, self.K.dtype), self.K).astype(np.float64, copy=False)
+            columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
+            products = np.stack([multiply(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
+            return products.reshape(b.shape).astype(np.float64, copy=False)
 
 
 class DenseBlocks(KernelStack):
@@ -295,7 +342,8 @@ class DenseBlocks(KernelStack):
 
     Parameters
     ----------
-    K : (n, n) array shared by all classes, or (c, n, n).
+    K : (n, n) array shared by all classes, or (c, n, n). In single precision, so is everything made of it: for sites that are
+        still far from where they will end.
     n_classes : int
 
     Attributes
@@ -307,15 +355,21 @@ class DenseBlocks(KernelStack):
 
     def __init__(self, K: FloatArray, n_classes: int) -> None:
         super().__init__(K, n_classes)
-        self.B = np.empty((n_classes, self.n, self.n))
-        self.inv_chol_p = np.empty((self.n, self.n))
+        self.B = np.empty((n_classes, self.n, self.n), K.dtype)
+        self.inv_chol_p = np.empty((self.n, self.n), K.dtype)
         self.log_det = np.nan
         self.pi: FloatArray = np.empty((n_classes, self.n))
+
+    def borrow(self, other: DenseBlocks) -> None:
+        """Work in the memory of blocks of higher precision, which must not be in use at the same time."""
+        for name in ("B", "inv_chol_p"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs.reshape(-1).view(mine.dtype)[: mine.size].reshape(mine.shape))
 
     def refresh(self, pi: FloatArray, total: FloatArray | None = None) -> None:
         """Factor for new site weights π (c, n); ``total`` is 1ᵀπ (n,) where the caller knows it better."""
         self.pi = pi
-        root = np.sqrt(pi)
+        root = np.sqrt(pi).astype(self.B.dtype, copy=False)
         log_dets = np.empty(self.n_classes)
 
         def invert(k: int) -> None:
@@ -339,14 +393,14 @@ class DenseBlocks(KernelStack):
         Equal to ν̃ − M K ν̃ (eq. 39) without its cancellation; a shift of w common to all classes changes nothing.
         Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
-        w = np.ascontiguousarray(site_means).reshape(self.n_classes, self.n, -1)
+        w = np.ascontiguousarray(site_means, self.B.dtype).reshape(self.n_classes, self.n, -1)
         with single_threaded_if_small(self.n):
             Bw = np.stack([multiply(self.B[k], w[k]) for k in range(self.n_classes)])
             t = multiply(self.inv_chol_p, Bw.sum(axis=0))
             q = np.ascontiguousarray(multiply(np.ascontiguousarray(t.T), self.inv_chol_p).T)
             for k in range(self.n_classes):
                 Bw[k] -= multiply(self.B[k], q)
-        return Bw.reshape(site_means.shape)
+        return Bw.reshape(site_means.shape).astype(np.float64, copy=False)
 
     def marginal_blocks(self) -> FloatArray:
         """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.
@@ -354,15 +408,15 @@ class DenseBlocks(KernelStack):
         Σ_i[k, l] = δ_kl (K_k − K_k B_k K_k)_ii + Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ B_k K_k = L_P⁻¹ − W_k D_k⁻¹.
         """
         c, n = self.n_classes, self.n
-        inv_pi = 1.0 / self.pi
+        inv_pi = (1.0 / self.pi).astype(self.B.dtype, copy=False)
         block = 128 if n >= 700 else max(16, 4 * (n // 20))
         starts = range(0, n, block)
         with workers_for(n, c) as allowed:
             workers = min(allowed, len(starts))
-            grams = np.zeros((workers, c * (c + 1) // 2, n))
+            grams = np.zeros((workers, c * (c + 1) // 2, n), self.B.dtype)
 
             def work(worker: int) -> None:
-                W = np.empty((c, block, n))
+                W = np.empty((c, block, n), self.B.dtype)
                 for first in starts[worker::workers][::-1]:
                     last = min(first + block, n)
                     L = self.inv_chol_p[first:last, :last]
@@ -372,7 +426,7 @@ class DenseBlocks(KernelStack):
                     _accumulate_gram(L, first, rows, inv_pi, grams[worker])
 
             for_each(work, workers, workers)
-        gram = grams.sum(axis=0)
+        gram: FloatArray = grams.sum(axis=0, dtype=np.float64)
         for k in range(c):
             gram[k * (k + 1) // 2 + k] += self._class_variance(k)
         return gram
@@ -381,7 +435,7 @@ class DenseBlocks(KernelStack):
         """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/π_k, or D^-½ Σ_r K ∘ A⁻¹ D½ where π is so small that this cancels."""
         pi, B, K = self.pi[k], self.B[k], self.class_kernel(k)
         variance: FloatArray = (1.0 - np.diagonal(B) / pi) / pi
-        _replace_small(variance, pi, K, B)
+        _replace_small(variance, pi, K, B, SMALL_PI if B.dtype == np.float64 else np.inf)
         return variance
 
     def m_blocks(self, k: int | None = None) -> FloatArray:
@@ -412,31 +466,31 @@ class DenseBlocks(KernelStack):
         c, m = self.n_classes, k_star.shape[-1]
         prior_variance = np.broadcast_to(prior_variance, (c, m))
         cov = np.zeros((m, c, c))
-        V = np.empty((c, self.n, m))
-        with single_threaded_if_small(self.n):
+        starts = range(0, m, PREDICT_ROWS)
+
+        def work(task: int) -> None:
+            part = slice(starts[task], min(starts[task] + PREDICT_ROWS, m))
+            V = np.empty((c, self.n, part.stop - part.start))
             for k in range(c):
-                Ks = k_star if k_star.ndim == 2 else k_star[k]
-                BK = self._smooth(k, Ks)
-                cov[:, k, k] = prior_variance[k] - np.einsum("im,im->m", Ks, BK)
-                np.matmul(self.inv_chol_p, BK, out=V[k])
-        for k in range(c):
-            for other in range(k + 1):
-                inner = np.einsum("im,im->m", V[k], V[other])
-                cov[:, k, other] += inner
-                if other != k:
-                    cov[:, other, k] = cov[:, k, other]
+                Ks = np.ascontiguousarray((k_star if k_star.ndim == 2 else k_star[k])[:, part])
+                self._smooth(k, Ks, V[k])
+                cov[part, k, k] = prior_variance[k, part] - np.einsum("im,im->m", Ks, V[k])
+                lower_times_in_place(self.inv_chol_p, V[k])
+            _add_inner_products(V, cov[part])
+
+        with workers_for(self.n, len(starts)) as workers:
+            for_each(work, len(starts), workers)
         return cov
 
-    def _smooth(self, k: int, k_star: FloatArray) -> FloatArray:
-        """B_k K_* (n, m); where K is large, with one step of iterative refinement on (K_k + D_k⁻¹) x = K_*.
+    def _smooth(self, k: int, k_star: FloatArray, out: FloatArray) -> None:
+        """B_k K_* (n, m) into ``out``; where K is large, with a step of iterative refinement on (K_k + D_k⁻¹) x = K_*.
 
         The explicit B_k has an error of ε K², which K_** − K_*ᵀ B_k K_* would pass on in full; one step leaves ε K.
         """
         K, B = self.class_kernel(k), self.B[k]
-        x: FloatArray = B @ k_star
+        multiply(B, k_star, out)
         if np.diagonal(K).max() > LARGE_VARIANCE:
-            x += B @ (k_star - K @ x - x / self.pi[k][:, None])
-        return x
+            out += multiply(B, k_star - multiply(K, out) - out / self.pi[k][:, None])
 
 
 def unpack_blocks(packed: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ the method recomputes at x, never of a small step: a damped step can be small fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,10 @@ from nestgp.inference.result import Fit, Iteration, Status
 from nestgp.linalg import FloatArray, KernelStack, NotPositiveDefiniteError
 
 _SMALLEST_DAMPING = 1e-3
+#: In single precision the iteration goes on down to this residual, and not below what rounding leaves of it.
+ROUGH_TOL = 1e-4
+#: Where rounding leaves more than this, single precision would only lead astray.
+ROUGH_LIMIT = 0.1
 
 
 class InvalidStateError(ArithmeticError):
@@ -163,15 +167,17 @@ class Outcome:
 
 
 def find_fixed_point(
-    problem: FixedPointProblem, x: FloatArray, mixer: Mixer, max_iter: int, tol: float
+    problem: FixedPointProblem, x: FloatArray, mixer: Mixer, max_iter: int, tol: float, patience: int | None = None
 ) -> Outcome | None:
     """Iterate until the undamped residual is at most ``tol``, ``max_iter`` evaluations are used, or no step is valid.
 
+    ``patience`` : give up, as after ``max_iter``, when that many evaluations in a row have not lowered the residual.
     On return the problem holds the state of the x returned: the one of smallest residual. None: not even ``x`` was valid.
     """
     history: list[Iteration] = []
     best: tuple[FloatArray, Evaluation] | None = None
     status = Status.MAX_ITERATIONS
+    since_best = 0
     current = x
     while len(history) < max_iter:
         try:
@@ -188,8 +194,12 @@ def find_fixed_point(
         history.append(Iteration(len(history) + 1, evaluation.log_evidence, evaluation.residual, mixer.damping))
         if best is None or evaluation.residual < best[1].residual:
             best = (x, evaluation)
+            since_best = 0
+        since_best += 1
         if evaluation.residual <= tol and tol > 0:
             status = Status.CONVERGED
+            break
+        if patience is not None and since_best > patience:
             break
         current = problem.project(mixer.propose(x, evaluation))
     if best is None:
@@ -221,15 +231,44 @@ class FixedPointMethod(FixedPointProblem, Protocol):
     def failed(self, status: Status) -> Fit: ...
 
 
-def run(method: FixedPointMethod, init: Fit | None, damping: float | str, max_iter: int, tol: float) -> Fit:
-    """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result."""
+def run(
+    method: FixedPointMethod,
+    init: Fit | None,
+    damping: float | str,
+    max_iter: int,
+    tol: float,
+    rough: FixedPointMethod | None = None,
+) -> Fit:
+    """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result.
+
+    ``rough`` is the same problem in lower precision, which goes ahead while the residual is large.
+    """
     try:
         method.blocks.check_kernel()
     except NotPositiveDefiniteError:
         return method.failed(Status.NOT_POSITIVE_DEFINITE)
     outcome = None
-    for x in method.starts(init):
-        outcome = find_fixed_point(method, x, make_mixer(damping), max_iter, tol)
+    starts = method.starts(init)
+    mixer = make_mixer(damping)
+    ahead: tuple[Iteration, ...] = ()
+    rough_tol = _rough_tol(method.blocks.K)
+    if rough is not None and max_iter > 1 and rough_tol < ROUGH_LIMIT:
+        found = find_fixed_point(rough, starts[0], mixer, max_iter - 1, max(rough_tol, tol), patience=1)
+        if found is not None:
+            ahead, starts = found.history, [found.x, *starts]
+        if found is None or found.status is not Status.CONVERGED:
+            mixer = make_mixer(damping)  # what it has learnt last is rounding
+    for x in starts:
+        outcome = find_fixed_point(method, x, mixer, max_iter - len(ahead), tol)
+        mixer = make_mixer(damping)
         if outcome is not None and outcome.status is not Status.DIVERGED:
             break
-    return method.failed(Status.DIVERGED) if outcome is None else method.fit(outcome)
+    if outcome is None:
+        return method.failed(Status.DIVERGED)
+    later = tuple(row._replace(iteration=row.iteration + len(ahead)) for row in outcome.history)
+    return method.fit(replace(outcome, history=ahead + later))
+
+
+def _rough_tol(K: FloatArray) -> float:
+    """Rounding in single precision leaves a residual of 0.03 to 0.54 ε |K| (measured), |K| bounded by the row sums of K."""
+    return max(ROUGH_TOL, 0.6 * float(np.finfo(np.float32).eps) * float(np.abs(K).sum(axis=-1).max()))

@@ -21,7 +21,7 @@ NoisyLogLikelihood = Callable[[FloatArray, FloatArray], tuple[float, FloatArray,
 #: Most leapfrog steps of a trajectory in θ alone, and of one that moves latents.
 HYPER_LEAPFROG, LATENT_LEAPFROG = 8, 40
 #: Warm-up sweeps after which the metric of the hyperparameters is learnt.
-METRIC_UPDATES = (50, 150)
+METRIC_UPDATES = (50, 150, 400, 1000)
 #: Draws that the metric's diagonal counts for, against the covariances seen.
 METRIC_SHRINKAGE = 10
 #: No coordinate of a draw of N(0, I) is ever this large: a trajectory beyond has left the world.

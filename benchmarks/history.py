@@ -1,0 +1,85 @@
+"""Ratios of earlier runs, one line of JSON per run of a benchmark, and which of the latest are worse than they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+#: A ratio is compared with the median of at most this many before it, and may be this much worse.
+EARLIER, TOLERANCE = 5, 0.15
+BETTER = ("lower", "higher")
+
+Entry = dict[str, Any]
+
+
+def entry(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, str], key: Sequence[str]) -> Entry:
+    """One run without its origin: the ratios of every row that has any, under the columns that identify the row.
+
+    Parameters
+    ----------
+    ratios : column → "lower" or "higher", whichever is better; key : columns that tell rows apart, such as n, c and threads.
+    """
+    if wrong := {column: better for column, better in ratios.items() if better not in BETTER}:
+        raise ValueError(f"benchmark {name}, ratios={wrong}: say which is better, 'lower' or 'higher'")
+    kept = [{"key": {k: row[k] for k in key}, "ratios": {r: row[r] for r in ratios if r in row}} for row in rows]
+    kept = [row for row in kept if row["ratios"]]
+    for row in kept:
+        for column, value in row["ratios"].items():
+            if not 0.0 < value < math.inf:
+                raise ValueError(f"benchmark {name}, {_label(row['key'])}: {column} is {value}, but ratios are positive")
+    if len({_label(row["key"]) for row in kept}) < len(kept):
+        raise ValueError(f"benchmark {name}, key={tuple(key)}: two rows have the same key, name more columns")
+    return {"benchmark": name, "better": dict(ratios), "rows": kept}
+
+
+def origin() -> Entry:
+    """UTC day, version of nestgp, and short commit of the source tree (None where there is no git)."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {"date": datetime.now(UTC).date().isoformat(), "nestgp": version("nestgp"), "commit": commit}
+
+
+def append(path: Path, run: Entry) -> None:
+    """Add a line to the history."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(run, ensure_ascii=False) + "\n")
+
+
+def read(path: Path) -> list[Entry]:
+    """All runs, oldest first; none if there is no history yet."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def worse(runs: Iterable[Entry]) -> list[str]:
+    """A line for every ratio whose latest value is more than 15 % worse than the median of up to five before it."""
+    values: dict[str, list[float]] = {}
+    better: dict[str, str] = {}
+    for run in runs:
+        for row in run["rows"]:
+            for column, value in row["ratios"].items():
+                name = f"{run['benchmark']} {_label(row['key'])} {column}"
+                values.setdefault(name, []).append(value)
+                better[name] = run["better"][column]
+    lines = []
+    for name, (*earlier, latest) in values.items():
+        if not earlier:
+            continue
+        usual = median(earlier[-EARLIER:])
+        change = latest / usual - 1.0
+        if (change if better[name] == "lower" else -change) > TOLERANCE:
+            lines.append(f"worse: {name} {usual:.3g} -> {latest:.3g} ({100.0 * change:+.0f} %)")
+    return lines
+
+
+def _label(key: Mapping[str, Any]) -> str:
+    return " ".join(f"{column}={value}" for column, value in key.items())
