@@ -21,8 +21,8 @@ from nestgp.sampling.mixing import ess_bulk
 
 N, C = 1157, 3
 #: Data set → sweeps of warm-up and after it, per scheme of sampling θ.
-SWEEPS = {"glass": {"surrogate": (200, 300), "collapsed": (200, 600), "joint": (200, 600)},
-          "usps_357": {"surrogate": (60, 60), "collapsed": (60, 120), "joint": (60, 120)}}  # fmt: skip
+SWEEPS = {"glass": {"surrogate": (300, 500), "collapsed": (300, 1000), "joint": (300, 1000)},
+          "usps_357": {"surrogate": (60, 120), "collapsed": (60, 200), "joint": (60, 200)}}  # fmt: skip
 
 
 def totals(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -37,13 +37,13 @@ def totals(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
 
 
 def bare_products(state: ChainState, b: Any, steps: int) -> None:
-    """The products of a sweep: L z and Q r for f | v; L, K, B, K and K, B, K, Lᵀ in every leapfrog step, half that to begin."""
+    """The products of a sweep: L z and Q r for f | v; L, K, B, K and K, B, K, Lᵀ in every leapfrog step, half of that at either end."""
     factors = state.factors
     factors.times(factors.prior_root, b)
     factors.times(factors.noisy_inverse, b)
     if steps:
         w = state.whitening
-        for stack in [w.L, w.K, w.B, w.K] + (steps + 1) * [w.L, w.K, w.B, w.K, w.K, w.B, w.K, w.L]:
+        for stack in [w.L, w.K, w.B, w.K] * 2 + (steps + 1) * [w.L, w.K, w.B, w.K, w.K, w.B, w.K, w.L]:
             factors.times(stack, b)
 
 

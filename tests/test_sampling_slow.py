@@ -79,7 +79,7 @@ CASES = {
         Case("gibbs-collapsed", Gibbs(hyper="collapsed", latent_move="slice"), probit_labels),
         Case("gibbs-collapsed-hmc", Gibbs(hyper="collapsed", latent_move="hmc"), probit_labels),
         Case("gibbs-joint", Gibbs(hyper="joint", latent_move="none"), probit_labels, hyper_step=0.1),
-        Case("smh", ScaledMetropolis(updates=5), softmax_labels, latent_step=0.6),
+        Case("smh", ScaledMetropolis(updates=5), softmax_labels, latent_step=0.5),
         Case("ess", EllipticalSlice(updates=3), softmax_labels),
     )
 }

@@ -69,6 +69,7 @@ class ChainState:
     theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
     surrogate : sites that the latents are whitened with, fixed for the chain.
     metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
+    latent_step, whitened_step, hyper_step : step sizes of the latents, of θ given whitened latents, and of θ given v or f.
     """
 
     theta: FloatArray
@@ -76,8 +77,9 @@ class ChainState:
     factors: Factors
     surrogate: Surrogate
     latent_step: StepSize
-    hyper_step: StepSize
     metric: FloatArray
+    whitened_step: StepSize = field(default_factory=lambda: StepSize(0.2))
+    hyper_step: StepSize = field(default_factory=lambda: StepSize(0.2))
     v: FloatArray = field(default_factory=lambda: np.empty(0))
     hyper_trace: list[FloatArray] = field(default_factory=list)
     accepted: float = 1.0
@@ -199,8 +201,8 @@ def run_chain(
         for sweep in range(begin, total):
             warmup = sweep < sampler.n_warmup
             if sweep == sampler.n_warmup:
-                state.latent_step.freeze()
-                state.hyper_step.freeze()
+                for step in (state.latent_step, state.whitened_step, state.hyper_step):
+                    step.freeze()
             with single_threaded_if_small(len(problem.X)):  # once a sweep: every matrix product inside would ask again
                 sampler.sweep(problem, state, rng, warmup)
             kept = not warmup and (sweep - sampler.n_warmup + 1) % sampler.thin == 0

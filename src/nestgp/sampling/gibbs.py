@@ -17,7 +17,14 @@ from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.moves import elliptical_slice, hyper_given_auxiliary, hyper_given_latents, surrogate_hmc
+from nestgp.sampling.moves import (
+    elliptical_slice,
+    hyper_given_auxiliary,
+    hyper_given_latents,
+    hyper_given_whitened,
+    latent_hmc,
+    learn_metric,
+)
 from nestgp.sampling.run import run, start_from
 
 
@@ -30,8 +37,9 @@ class Gibbs:
     n_draws, n_warmup, n_chains, thin : draws kept per chain, sweeps before them, chains, sweeps per draw kept.
     latent_move : "hmc" (whitened), "slice" (elliptical), or "none": the plain alternation of v and f, which mixes slowly where
         the kernel's variance is large.
-    hyper : "surrogate" moves θ and latents together in the coordinates of :mod:`nestgp.sampling.surrogate`; "collapsed" samples
-        θ | v with f integrated out; "joint" samples θ | f as the paper does.
+    hyper : "collapsed" samples θ | v with f integrated out; "surrogate" does that too, and before it moves θ with the latents
+        held fixed in the coordinates of :mod:`nestgp.sampling.surrogate`, so that either covers for the other where it is slow;
+        "joint" samples θ | f as the paper does.
     checkpoint : path prefix; every chain saves itself there once a minute and at its end, and goes on from there.
     """
 
@@ -60,21 +68,26 @@ class Gibbs:
         return start_from(NestedEP(tol=1e-3), problem, rng, StepSize(0.2, 0.8))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """Latent move, with θ if that is sampled by it; v | f; then θ | v and f | θ, v, or f | θ, v and θ | f."""
+        """Latent move; θ | whitened latents; v | f; θ | v; f | θ, v; θ | f: whichever are asked for."""
         hyper = self.hyper if problem.prior is not None else "none"
+        likelihood = partial(probit_given_noise, y=problem.y)
         if self.latent_move == "hmc" or hyper == "surrogate":
             self._draw_auxiliary(problem, state, rng)
             u = np.take_along_axis(state.v - state.f, problem.y[None], axis=0)[0]  # v_y = f_y + u
-            likelihood = partial(probit_given_noise, y=problem.y)
-            surrogate_hmc(problem, likelihood, u, state, rng, warmup, hyper == "surrogate")
+        if self.latent_move == "hmc":
+            u = latent_hmc(likelihood, u, state, rng, warmup)
+        if hyper == "surrogate":
+            hyper_given_whitened(problem, likelihood, u, state, rng, warmup)
         if self.latent_move == "slice":
             elliptical_slice(partial(log_likelihood, problem.y), state, rng)
         self._draw_auxiliary(problem, state, rng)
-        if hyper == "collapsed":
+        if hyper in ("surrogate", "collapsed"):
             hyper_given_auxiliary(problem, state, rng, warmup)
         state.f = state.factors.draw_latents(state.v, rng)
         if hyper == "joint":
             hyper_given_latents(problem, state, rng, warmup)
+        if warmup and hyper != "none":
+            learn_metric(state)
 
     def _draw_auxiliary(self, problem: Problem, state: ChainState, rng: np.random.Generator) -> None:
         """v | f, exactly."""

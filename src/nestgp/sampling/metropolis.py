@@ -16,7 +16,14 @@ from nestgp.likelihoods import softmax_log_probabilities
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.moves import LogLikelihood, elliptical_slice, scaled_metropolis, surrogate_hmc
+from nestgp.sampling.moves import (
+    LogLikelihood,
+    elliptical_slice,
+    hyper_given_latents,
+    hyper_given_whitened,
+    learn_metric,
+    scaled_metropolis,
+)
 from nestgp.sampling.run import run, start_from
 
 
@@ -51,7 +58,7 @@ class ScaledMetropolis:
         return start_from(Laplace(tol=1e-3), problem, rng, StepSize(0.1, 0.3))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """f | θ by scaled Metropolis, then θ and f together."""
+        """f | θ by scaled Metropolis, then θ | whitened latents and θ | f."""
         _sweep(problem, state, rng, warmup, self.updates, partial(scaled_metropolis, adapt=warmup))
 
     def record(self, problem: Problem, state: ChainState) -> Record:
@@ -89,7 +96,7 @@ class EllipticalSlice:
         return start_from(Laplace(tol=1e-3), problem, rng, StepSize())
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """f | θ by elliptical slices, then θ and f together."""
+        """f | θ by elliptical slices, then θ | whitened latents and θ | f."""
         _sweep(problem, state, rng, warmup, self.updates, elliptical_slice)
 
     def record(self, problem: Problem, state: ChainState) -> Record:
@@ -107,7 +114,10 @@ def _sweep(
     for _ in range(updates):
         move(likelihood, state, rng)
     if problem.prior is not None:
-        surrogate_hmc(problem, partial(_without_noise, problem.y), np.empty(0), state, rng, warmup, hyper=True)
+        hyper_given_whitened(problem, partial(_without_noise, problem.y), np.empty(0), state, rng, warmup)
+        hyper_given_latents(problem, state, rng, warmup)
+        if warmup:
+            learn_metric(state)
 
 
 def _record(problem: Problem, state: ChainState) -> Record:

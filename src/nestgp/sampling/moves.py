@@ -10,7 +10,7 @@ from scipy.linalg import cholesky
 
 from nestgp.linalg import FloatArray, NotPositiveDefiniteError
 from nestgp.sampling.chain import ChainState, Problem
-from nestgp.sampling.hmc import hmc_step
+from nestgp.sampling.hmc import LogDensity, StepSize, hmc_step
 from nestgp.sampling.surrogate import Latents, Whitening
 
 #: f (c, n) → log p(y | f) and its gradient (c, n).
@@ -18,8 +18,8 @@ LogLikelihood = Callable[[FloatArray], tuple[float, FloatArray]]
 #: f (c, n), u (n,) or empty → log p(y | f, u) and its gradients; u ~ N(0, I).
 NoisyLogLikelihood = Callable[[FloatArray, FloatArray], tuple[float, FloatArray, FloatArray]]
 
-#: Most leapfrog steps of a trajectory in θ alone, and of one that moves latents.
-HYPER_LEAPFROG, LATENT_LEAPFROG = 8, 40
+#: Most leapfrog steps of a trajectory in θ, and of one in the latents.
+HYPER_LEAPFROG, LATENT_LEAPFROG = 16, 40
 #: Warm-up sweeps after which the metric of the hyperparameters is learnt.
 METRIC_UPDATES = (50, 150, 400, 1000)
 #: Draws that the metric's diagonal counts for, against the covariances seen.
@@ -28,61 +28,68 @@ METRIC_SHRINKAGE = 10
 OUT_OF_THIS_WORLD = 1e3
 
 
-def surrogate_hmc(
+def latent_hmc(
+    likelihood: NoisyLogLikelihood, u: FloatArray, state: ChainState, rng: np.random.Generator, adapt: bool
+) -> FloatArray:
+    """HMC on the whitened latents (z, ξ) of :mod:`nestgp.sampling.surrogate` and the noise u; returns the new u."""
+    w = state.whitening
+    shape, size = state.f.shape, state.f.size
+
+    def latents(x: FloatArray) -> Latents:
+        return w.latents(x[:size].reshape(shape), x[size : 2 * size].reshape(shape))
+
+    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
+        if not np.abs(x).max() < OUT_OF_THIS_WORLD:
+            return -math.inf, x
+        at = latents(x)
+        log_p, slope, noise_slope = likelihood(at.f, x[2 * size :])
+        log_t, site_slope = w.log_sites(at.scaled)
+        by_z, by_xi, _ = w.pull_back(w.s * slope - site_slope)
+        gradient = np.concatenate([by_z.ravel(), by_xi.ravel(), noise_slope]) - x
+        return log_p - log_t - 0.5 * float(x @ x), gradient
+
+    z, xi = w.coordinates(state.f, rng)
+    start = np.concatenate([z.ravel(), xi.ravel(), u])
+    step = state.latent_step
+    n_steps = _quarter_turn(step.value, LATENT_LEAPFROG, rng)
+    end, _, state.accepted = hmc_step(log_density, start, log_density(start), step.value, n_steps, rng)
+    if end is not start:
+        state.f = latents(end).f
+    if adapt:
+        step.update(state.accepted)
+    return end[2 * size :]
+
+
+def hyper_given_whitened(
     problem: Problem,
     likelihood: NoisyLogLikelihood,
     u: FloatArray,
     state: ChainState,
     rng: np.random.Generator,
     adapt: bool,
-    hyper: bool,
 ) -> None:
-    """HMC on the whitened latents (z, ξ), the noise u, and if ``hyper`` on θ with them; see :mod:`nestgp.sampling.surrogate`.
+    """HMC on θ with the whitened latents (z, ξ) and the noise u held fixed: f moves along, under the surrogate's evidence."""
+    z, xi = state.whitening.coordinates(state.f, rng)
+    seen: list[tuple[FloatArray, Latents, Whitening]] = []
 
-    The trajectory is about a quarter turn of a standard normal's rotation, its length drawn anew so that no period is hit.
-    """
-    p = state.theta.size if hyper else 0
-    shape, size = state.f.shape, state.f.size
-    here, centre = state.whitening, state.theta
-    last: dict[str, tuple[FloatArray, FloatArray, Latents, Whitening]] = {}
-
-    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
-        white = x[p:]
-        if not np.abs(white).max() < OUT_OF_THIS_WORLD:
-            return -math.inf, x
-        z, xi, noise = white[:size].reshape(shape), white[size : 2 * size].reshape(shape), white[2 * size :]
-        theta = centre + state.metric @ x[:p] if hyper else centre
-        log_prior, prior_slope = problem.log_prior(theta) if hyper else (0.0, centre)
+    def log_density(theta: FloatArray) -> tuple[float, FloatArray]:
+        log_prior, prior_slope = problem.log_prior(theta)
         if not math.isfinite(log_prior):
-            return -math.inf, x
+            return -math.inf, theta
         try:
-            w = Whitening(state.surrogate, problem.factors(theta)) if hyper else here
+            w = Whitening(state.surrogate, problem.factors(theta))
         except NotPositiveDefiniteError:
-            return -math.inf, x
-        latents = w.latents(z, xi)
-        log_p, slope, noise_slope = likelihood(latents.f, noise)
-        log_t, site_slope = w.log_sites(latents.scaled)
-        by_z, by_xi, h = w.pull_back(w.s * slope - site_slope)
-        gradient = np.concatenate([by_z.ravel(), by_xi.ravel(), noise_slope]) - white
-        if hyper:
-            by_theta = prior_slope + w.hyper_gradient(z, h, latents, slope)
-            gradient = np.concatenate([state.metric.T @ by_theta, gradient])
-        last["point"] = (x, theta, latents, w)
-        return log_prior + log_p - log_t + w.log_evidence - 0.5 * float(white @ white), gradient
+            return -math.inf, theta
+        at = w.latents(z, xi)
+        log_p, slope, _ = likelihood(at.f, u)
+        log_t, site_slope = w.log_sites(at.scaled)
+        h = w.pull_back(w.s * slope - site_slope)[2]
+        seen[:] = [(theta, at, w)]  # the end of a trajectory is its last point
+        return log_prior + log_p - log_t + w.log_evidence, prior_slope + w.hyper_gradient(z, h, at, slope)
 
-    z, xi = here.coordinates(state.f, rng)
-    start = np.concatenate([np.zeros(p), z.ravel(), xi.ravel(), u])
-    step = state.hyper_step if hyper else state.latent_step
-    n_steps = int(min(max(1, math.ceil(rng.uniform(0.5, 1.5) * 0.5 * math.pi / step.value)), LATENT_LEAPFROG))
-    end, _, state.accepted = hmc_step(log_density, start, log_density(start), step.value, n_steps, rng)
-    if end is not start:
-        x, theta, latents, w = last["point"]  # the end of a trajectory is its last point
-        assert x is end
-        state.move_to(theta, latents.f, w)
-    if adapt:
-        step.update(state.accepted)
-        if hyper:
-            _learn_metric(state)
+    if _hyper_trajectory(state, state.whitened_step, log_density, rng, adapt):
+        theta, at, w = seen[0]
+        state.move_to(theta, at.f, w)
 
 
 def elliptical_slice(likelihood: LogLikelihood, state: ChainState, rng: np.random.Generator) -> None:
@@ -142,25 +149,42 @@ def _hyper_move(
     problem: Problem, state: ChainState, data: FloatArray, noisy: bool, rng: np.random.Generator, adapt: bool
 ) -> None:
     """HMC on θ given Gaussian ``data`` (c, n) with covariance K, or K + I if ``noisy``."""
+    last = [state.theta]
+
+    def log_density(theta: FloatArray) -> tuple[float, FloatArray]:
+        last[0] = theta
+        return _gaussian(problem, theta, data, noisy)
+
+    if _hyper_trajectory(state, state.hyper_step, log_density, rng, adapt):
+        state.theta = last[0]
+        state.factors = problem.factors(last[0])
+
+
+def _hyper_trajectory(
+    state: ChainState, step: StepSize, log_density: LogDensity, rng: np.random.Generator, adapt: bool
+) -> bool:
+    """One trajectory in θ, in units of the metric; True if it was accepted, at the point that was evaluated last."""
     centre = state.theta
 
-    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
-        value, gradient = _gaussian(problem, centre + state.metric @ x, data, noisy)
+    def in_metric(x: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = log_density(centre + state.metric @ x)
         return value, state.metric.T @ gradient
 
     start = np.zeros(centre.size)
-    n_steps = int(rng.integers(HYPER_LEAPFROG // 2, HYPER_LEAPFROG + 1))
-    end, _, acceptance = hmc_step(log_density, start, log_density(start), state.hyper_step.value, n_steps, rng)
-    if end is not start:
-        state.theta = centre + state.metric @ end
-        state.factors = problem.factors(state.theta)
+    n_steps = _quarter_turn(step.value, HYPER_LEAPFROG, rng)
+    end, _, acceptance = hmc_step(in_metric, start, in_metric(start), step.value, n_steps, rng)
     if adapt:
-        state.hyper_step.update(acceptance)
-        _learn_metric(state)
+        step.update(acceptance)
+    return end is not start
 
 
-def _learn_metric(state: ChainState) -> None:
-    """Covariance of the later half of the θ seen, shrunk to its diagonal; then the step size begins anew."""
+def _quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
+    """Steps for about a quarter turn of a standard normal's rotation, drawn anew each time so that no period is hit."""
+    return int(min(max(1, math.ceil(rng.uniform(0.5, 1.5) * 0.5 * math.pi / step)), most))
+
+
+def learn_metric(state: ChainState) -> None:
+    """Covariance of the later half of the θ seen, shrunk to its diagonal; the step sizes then begin anew. Call once a sweep."""
     trace = state.hyper_trace
     trace.append(state.theta.copy())
     if len(trace) not in METRIC_UPDATES:
@@ -170,4 +194,5 @@ def _learn_metric(state: ChainState) -> None:
     weight = len(recent) / (len(recent) + METRIC_SHRINKAGE)
     diagonal = np.diag(np.clip(np.diag(covariance), 1e-4, 100.0))
     state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
+    state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)

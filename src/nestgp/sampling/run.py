@@ -70,4 +70,4 @@ def start_from(inference: Any, problem: Problem, rng: np.random.Generator, step:
     mean = fit.posterior.mean.T if np.isfinite(fit.log_evidence) else 0.0
     f = np.ascontiguousarray(mean + 0.3 * factors.draw_prior(rng))
     metric = 0.3 * np.eye(theta.size)
-    return ChainState(theta, f, factors, Surrogate.of(fit, factors), step, StepSize(0.2), metric)
+    return ChainState(theta, f, factors, Surrogate.of(fit, factors), step, metric)
