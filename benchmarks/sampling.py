@@ -37,7 +37,7 @@ def totals(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
 
 
 def bare_products(state: ChainState, b: Any, steps: int) -> None:
-    """The products of a sweep: L z and Q r for f | v; L, K, B, K and K, B, K, Lᵀ in every leapfrog step, half of that at either end."""
+    """The products of a sweep: L z, Q r for f | v; L, K, B, K and K, B, K, Lᵀ in every leapfrog, half of it at either end."""
     factors = state.factors
     factors.times(factors.prior_root, b)
     factors.times(factors.noisy_inverse, b)

@@ -27,7 +27,7 @@ from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis, chain
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.factors import JITTER, Factors
 from nestgp.sampling.mixing import ess_bulk, summarise
-from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, _learn_metric
+from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, learn_metric
 from tests.oracles._types import Array
 from tests.oracles.integrals import log_evidence_bruteforce
 from tests.oracles.softmax import softmax_predictive
@@ -345,7 +345,7 @@ def test_metric_is_the_covariance_of_recent_hyperparameters() -> None:
     for theta in trace:
         assert state.metric is first
         state.theta = theta
-        _learn_metric(state)
+        learn_metric(state)
     later = trace[updates // 2 :]
     covariance = np.cov(later.T)
     shrunk = covariance * len(later) / (len(later) + 10)

@@ -63,12 +63,13 @@ def softmax_labels(f: Array, rng: np.random.Generator) -> Labels:
 
 @dataclass(frozen=True)
 class Case:
-    """A sampler, its likelihood's labels, and fixed step sizes for its latents and hyperparameters: acceptance 0.6 to 0.9."""
+    """A sampler, its likelihood's labels, and fixed step sizes as a chain state has them: acceptance 0.6 to 0.9."""
 
     name: str
     sampler: Any
     labels: Callable[[Array, np.random.Generator], Labels]
     latent_step: float = 0.4
+    whitened_step: float = 0.35
     hyper_step: float = 0.35
 
 
@@ -78,9 +79,9 @@ CASES = {
         Case("gibbs-surrogate", Gibbs(hyper="surrogate"), probit_labels),
         Case("gibbs-collapsed", Gibbs(hyper="collapsed", latent_move="slice"), probit_labels),
         Case("gibbs-collapsed-hmc", Gibbs(hyper="collapsed", latent_move="hmc"), probit_labels),
-        Case("gibbs-joint", Gibbs(hyper="joint", latent_move="none"), probit_labels, hyper_step=0.1),
-        Case("smh", ScaledMetropolis(updates=5), softmax_labels, latent_step=0.5),
-        Case("ess", EllipticalSlice(updates=3), softmax_labels),
+        Case("gibbs-joint", Gibbs(hyper="joint", latent_move="none"), probit_labels, hyper_step=0.08),
+        Case("smh", ScaledMetropolis(updates=5), softmax_labels, latent_step=0.5, hyper_step=0.08),
+        Case("ess", EllipticalSlice(updates=3), softmax_labels, hyper_step=0.08),
     )
 }
 
@@ -101,7 +102,8 @@ def joint_draw(case: Case, rng: np.random.Generator) -> tuple[Problem, ChainStat
     factors = problem.factors(theta)
     f = factors.draw_prior(rng)
     surrogate = fixed_surrogate(case.sampler.likelihood)
-    state = ChainState(theta, f, factors, surrogate, StepSize(case.latent_step), StepSize(case.hyper_step), np.eye(2))
+    steps = [StepSize(value) for value in (case.latent_step, case.whitened_step, case.hyper_step)]
+    state = ChainState(theta, f, factors, surrogate, steps[0], np.eye(2), whitened_step=steps[1], hyper_step=steps[2])
     return replace(problem, y=case.labels(f, rng)), state
 
 

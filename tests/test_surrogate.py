@@ -255,11 +255,25 @@ def softmax_and_nothing(case: Case) -> tuple[moves.NoisyLogLikelihood, Array]:
     return lambda f, u: (*softmax_log_likelihood(Y, f), u), np.empty(0)
 
 
-@pytest.mark.parametrize("hyper", [True, False])
+def move_latents(case: Case, model: Any, state: ChainState, rng: np.random.Generator) -> int:
+    likelihood, u = model(case)
+    moves.latent_hmc(likelihood, u, state, rng, adapt=False)
+    return 2 * C * N + u.size
+
+
+def move_hyper(case: Case, model: Any, state: ChainState, rng: np.random.Generator) -> int:
+    moves.hyper_given_whitened(case.problem, *model(case), state, rng, adapt=False)
+    return case.theta.size
+
+
+@pytest.mark.parametrize("move", [move_latents, move_hyper])
 @pytest.mark.parametrize("model", [probit_and_u, softmax_and_nothing])
 @both_kernels
 def test_gradient_of_the_density_that_is_moved_under(
-    kernel: Kernel | list[Kernel], model: Callable[[Case], tuple[Any, Array]], hyper: bool, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel | list[Kernel],
+    model: Callable[[Case], tuple[Any, Array]],
+    move: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What HMC is handed: prior, metric and standard normals included, at a point away from where the trajectory begins."""
     case, rng, seen = case_of(kernel), np.random.default_rng(6), []
@@ -271,11 +285,10 @@ def test_gradient_of_the_density_that_is_moved_under(
     monkeypatch.setattr(moves, "hmc_step", no_step)
     factors = case.problem.factors(case.theta)
     metric = np.tril(0.3 * np.eye(case.theta.size) + 0.05)
-    state = ChainState(case.theta, factors.draw_prior(rng), factors, case.surrogate, StepSize(0.2), StepSize(0.2), metric)
-    likelihood, u = model(case)
-    moves.surrogate_hmc(case.problem, likelihood, u, state, rng, adapt=False, hyper=hyper)
+    state = ChainState(case.theta, factors.draw_prior(rng), factors, case.surrogate, StepSize(0.2), metric)
+    size = move(case, model, state, rng)
     log_density, start = seen[0]
-    assert start.size == hyper * case.theta.size + 2 * C * N + u.size
+    assert start.size == size
     x = start + 0.2 * rng.standard_normal(start.size)
     slope = central_difference(lambda v: log_density(v)[0], x, step=1e-3, richardson=True)
     np.testing.assert_allclose(log_density(x)[1], slope, rtol=1e-6, atol=1e-6)
