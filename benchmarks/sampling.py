@@ -37,14 +37,17 @@ def totals(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
 
 
 def bare_products(state: ChainState, b: Any, steps: int) -> None:
-    """The products of a sweep: L z, Q r for f | v; L, K, B, K and K, B, K, Lᵀ in every leapfrog, half of it at either end."""
+    """The products of a sweep: L z and Q r for f | v; per leapfrog L or Lᵀ, K twice and M each way; half at either end."""
     factors = state.factors
     factors.times(factors.prior_root, b)
     factors.times(factors.noisy_inverse, b)
     if steps:
         w = state.whitening
-        for stack in [w.L, w.K, w.B, w.K] * 2 + (steps + 1) * [w.L, w.K, w.B, w.K, w.K, w.B, w.K, w.L]:
-            factors.times(stack, b)
+        for _ in range(2 * (steps + 1) + 2):
+            factors.times(w.L, b)
+            w.blocks.multiply_kernel(b)
+            w.blocks.solve(b)
+            w.blocks.multiply_kernel(b)
 
 
 def sweep_rows() -> list[dict[str, Any]]:

@@ -108,13 +108,13 @@ def test_prior_is_surrogate_posterior_times_evidence_over_sites(kernel: Kernel |
 
 @both_kernels
 def test_covariance_is_that_of_the_prior_and_sites(kernel: Kernel | list[Kernel]) -> None:
-    """Σ = (K⁻¹ + Π/s²)⁻¹ and m = Σν/s, Π = d (I − 11ᵀ/c) for a shared kernel, d I for one per class."""
+    """Σ = (K⁻¹ + Π/s²)⁻¹ and m = Σν/s, Π_i = diag(π_i) − π_i π_iᵀ/1ᵀπ_i."""
     case = case_of(kernel)
     affine = Affine.of(case.whitening)
     trace = np.trace(case.problem.factors(case.theta).jittered, axis1=1, axis2=2)
     s = np.repeat(np.broadcast_to(np.sqrt(trace / case.surrogate.trace), C), N)
-    classes = np.eye(C) - (1.0 / C if isinstance(kernel, Kernel) else 0.0)
-    sites = np.kron(classes, np.diag(case.surrogate.d)) / np.outer(s, s)
+    each = zip(case.surrogate.pi.T, np.eye(N), strict=True)
+    sites = sum(np.kron(np.diag(q) - np.outer(q, q) / q.sum(), np.diag(e)) for q, e in each) / np.outer(s, s)
     cov = np.linalg.inv(np.linalg.inv(affine.prior) + sites)
     np.testing.assert_allclose(affine.root @ affine.root.T, cov, rtol=0.0, atol=1e-9 * cov.max())
     np.testing.assert_allclose(affine.mean, cov @ (case.surrogate.nu.ravel() / s), rtol=1e-8, atol=1e-9)
@@ -262,7 +262,8 @@ def move_latents(case: Case, model: Any, state: ChainState, rng: np.random.Gener
 
 
 def move_hyper(case: Case, model: Any, state: ChainState, rng: np.random.Generator) -> int:
-    moves.hyper_given_whitened(case.problem, *model(case), state, rng, adapt=False)
+    likelihood, u = model(case)
+    moves.hyper_given_whitened(case.problem, likelihood, u, state, rng, adapt=False)
     return case.theta.size
 
 

@@ -176,7 +176,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """Draws of a sampler as ArviZ data, by chain and draw: theta, the latents f, and p(y_i | f_i) of every training row."""
         draws = self._draws()
         try:
-            import arviz
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # its import announces a coming version
+                import arviz
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install 'nestgp[mcmc]'") from error
         posterior = {"theta": draws.theta, "f": draws.f, "probability": draws.probability}

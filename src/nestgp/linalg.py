@@ -212,7 +212,7 @@ def add_identity_scaled(K, root, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
+def _scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
     """D½ a D½ from the lower triangle of ``a``, in place, both triangles, by tiles that stay in cache."""
     n = a.shape[0]
     tile = 64
@@ -229,7 +229,7 @@ def scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def mirror(a):  # type: ignore[no-untyped-def]
     """Copy the lower triangle to the upper one, in place."""
-    scale_and_mirror(a, np.ones(a.shape[0]))
+    _scale_and_mirror(a, np.ones(a.shape[0]))
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
@@ -377,7 +377,7 @@ class DenseBlocks(KernelStack):
             add_identity_scaled(self.class_kernel(k), root[k], B)
             log_dets[k] = cholesky_in_place(B)
             inverse_from_cholesky_in_place(B)
-            scale_and_mirror(B, root[k])
+            _scale_and_mirror(B, root[k])
 
         with workers_for(self.n, self.n_classes) as workers:
             for_each(invert, self.n_classes, workers)

@@ -43,7 +43,8 @@ class MixturePosterior:
 
     Attributes
     ----------
-    summary : R-hat, bulk and tail ESS of every monitored quantity: the training rows' probabilities, then θ if it was sampled.
+    summary : R-hat, bulk and tail ESS of what is watched: p(y_i | f_i) of every training row (n), the contrasts f − mean over
+        classes (c n), and θ if it was sampled.
     """
 
     kernel: Kernel | Sequence[Kernel]

@@ -50,12 +50,13 @@ def run(
     units = np.ones(theta.size) if units is None else units
     problem = Problem(kernel, X, y, n_classes, prior if theta.size else None, units)
     draws = Draws.from_records(run_chains(sampler, problem, rng, n_jobs, verbose))
-    watched = draws.probability
+    contrasts = draws.f - draws.f.mean(axis=2, keepdims=True)  # all that any probability depends on
+    watched = np.concatenate([draws.probability, contrasts.reshape(*draws.theta.shape[:2], -1)], axis=2)
     if problem.prior is not None:
         watched = np.concatenate([watched, draws.theta], axis=2)
     summary = summarise(watched)
     if problem.prior is not None:  # a θ that never moved is constant in all chains, which R-hat alone takes for mixed
-        summary["rhat"][draws.probability.shape[2] :][np.ptp(draws.theta, axis=(0, 1)) == 0.0] = np.inf
+        summary["rhat"][-theta.size :][np.ptp(draws.theta, axis=(0, 1)) == 0.0] = np.inf
     status = Status.CONVERGED if mixed(summary) else Status.NOT_MIXED
     posterior: Any = MixturePosterior(kernel, X, draws, noisy, summary)
     return Fit(posterior, np.nan, status, (), float(np.max(summary["rhat"])) - 1.0)
