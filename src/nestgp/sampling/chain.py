@@ -92,6 +92,9 @@ class ChainState:
             self._whitening = Whitening(self.surrogate, self.factors)
         return self._whitening
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_whitening": None}  # (c + 3) n² numbers that follow from the rest
+
     def move_to(self, theta: FloatArray, f: FloatArray, whitening: Whitening) -> None:
         """Be at another θ and f, whose whitening is known."""
         self.theta, self.f, self.factors, self._whitening = theta, f, whitening.factors, whitening
@@ -134,22 +137,26 @@ class Sampler(Protocol):
 
 @dataclass
 class _Progress:
+    """A line on stderr that is written over once a second; beside other chains a line of its own every ten seconds."""
+
     chain: int
     total: int
-    shown: float = 0.0
+    alone: bool = True
+    shown: float = -np.inf
     trace: list[float] = field(default_factory=list)
 
     def show(self, sweep: int, warmup: bool, state: ChainState, latest: float | None) -> None:
         if latest is not None:
             self.trace.append(latest)
         now = time.monotonic()
-        if now - self.shown < 1.0:
+        if now - self.shown < (1.0 if self.alone else 10.0):
             return
         self.shown = now
         ess = ess_bulk(np.array([self.trace])) if len(self.trace) >= 20 else float("nan")
         phase = "warm-up" if warmup else "sampling"
-        line = f"\rchain {self.chain} {phase} {sweep}/{self.total}  acceptance {state.accepted:.2f}  ESS {ess:6.0f}"
-        print(line, end="", file=sys.stderr, flush=True)
+        line = f"chain {self.chain} {phase} {sweep}/{self.total}  acceptance {state.accepted:.2f}  ESS {ess:6.0f}"
+        before, after = ("\r", "") if self.alone else ("", "\n")
+        print(f"{before}{line}", end=after, file=sys.stderr, flush=True)
 
 
 def run_chains(
@@ -158,16 +165,19 @@ def run_chains(
     """Draws of every chain. Chains are independent streams of ``rng``: the same seed gives the same draws whatever n_jobs."""
     streams = rng.spawn(sampler.n_chains)
     mark = fingerprint(sampler, problem, streams[0])
+    total = sampler.n_warmup + sampler.n_draws * sampler.thin
     if n_jobs in (None, 1):
         chains: list[list[Record]] = []
         for k, stream in enumerate(streams):
-            records, stopped = run_chain(sampler, problem, stream, k, mark, verbose)
+            records, stopped = run_chain(sampler, problem, stream, k, mark, _Progress(k, total) if verbose else None)
             if records:
                 chains.append(records)
             if stopped:
                 break
     else:
-        jobs = (delayed(run_chain)(sampler, problem, stream, k, mark, 0) for k, stream in enumerate(streams))
+        shown = [_Progress(k, total, alone=False) if verbose else None for k in range(sampler.n_chains)]
+        each = zip(streams, shown, strict=True)
+        jobs = (delayed(run_chain)(sampler, problem, stream, k, mark, line) for k, (stream, line) in enumerate(each))
         chains = [records for records, _ in Parallel(n_jobs=n_jobs)(jobs)]
     if verbose:
         print(file=sys.stderr)
@@ -184,7 +194,7 @@ def _rectangular(chains: list[list[Record]]) -> list[list[Record]]:
 
 
 def run_chain(
-    sampler: Sampler, problem: Problem, rng: np.random.Generator, chain: int, mark: str, verbose: int
+    sampler: Sampler, problem: Problem, rng: np.random.Generator, chain: int, mark: str, progress: _Progress | None = None
 ) -> tuple[list[Record], bool]:
     """One chain, continued from its checkpoint if there is one; an interrupt keeps what was drawn."""
     path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{chain}.pkl")
@@ -194,7 +204,6 @@ def run_chain(
     else:
         state, records, begin, rng = saved
     total = sampler.n_warmup + sampler.n_draws * sampler.thin
-    progress = _Progress(chain, total)
     last_saved = time.monotonic()
     sweep = begin
     try:
@@ -208,7 +217,7 @@ def run_chain(
             kept = not warmup and (sweep - sampler.n_warmup + 1) % sampler.thin == 0
             if kept:
                 records.append(sampler.record(problem, state))
-            if verbose:
+            if progress is not None:
                 progress.show(sweep, warmup, state, float(np.log(records[-1].probability).sum()) if kept else None)
             if path is not None and time.monotonic() - last_saved > CHECKPOINT_SECONDS:
                 _save(path, mark, (state, records, sweep + 1, rng))
