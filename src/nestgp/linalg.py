@@ -36,6 +36,8 @@ BLAS_THREADS_FROM = 400
 SMALL_PI = 1e-4
 #: Prior variance above which predictive covariances take a step of iterative refinement; below it they have 9 digits.
 LARGE_VARIANCE = 1e3
+#: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
+SMALL_PRODUCT = 50_000
 #: New inputs that are predicted together: enough for the matrix products, little enough to stay in cache.
 PREDICT_ROWS = 256
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
@@ -98,8 +100,11 @@ def triangular_inverse_in_place(a: FloatArray) -> None:
 def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> FloatArray:
     """A B for row-major A (m, k), B (k, n) of one precision, by the BLAS that belongs to the LAPACK above.
 
-    NumPy has a BLAS of its own, whose threads would meet those of the last LAPACK call still spinning, and the other way round.
+    NumPy has a BLAS of its own, whose threads would meet those of the last LAPACK call still spinning, and the other way round;
+    it has the small products, which need no threads.
     """
+    if A.size * B.shape[1] < SMALL_PRODUCT:
+        return np.matmul(A, B, out=out)
     if out is None:
         out = np.empty((A.shape[0], B.shape[1]), A.dtype)
     m, n, k = (ctypes.c_int(size) for size in (A.shape[0], B.shape[1], A.shape[1]))

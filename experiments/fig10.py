@@ -1,0 +1,155 @@
+"""Figure 10: USPS with all ten classes, n = 4649: EP, IEP, VB and LA (section 5.4).
+
+Hyperparameters are searched on a subset of the training rows first. EP, VB and LA go on from there with all rows; IEP keeps
+those of the subset, because its inference takes many more iterations (the figure says so).
+
+A search that is interrupted goes on: every evaluation (θ, value, gradient) is a checkpoint under its exact θ. L-BFGS-B is
+deterministic, so a new run asks for the same θ in the same order, gets them from the checkpoints, and computes the first one
+that is new; no curvature is lost, and the best point is the best of all. Only the warm start of that one evaluation is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from experiments.common import Checkpoint, Experiment
+from experiments.fig8 import draw_data_set
+from experiments.table2 import gather, sample_rows, summarise_methods, unmixed
+from nestgp import hyper, kernels
+from nestgp.datasets import load
+from nestgp.diagnostics import log_predictive_density
+from nestgp.inference import IndependentEP, Laplace, NestedEP, VariationalBayes
+from nestgp.linalg import FloatArray, IntArray
+from nestgp.plotting import INK, STYLE
+from nestgp.posterior import ProcessPosterior
+from nestgp.predict import class_probabilities
+
+METHODS: dict[str, Any] = {"EP": NestedEP(), "IEP": IndependentEP(), "VB": VariationalBayes(), "LA": Laplace()}
+#: Methods whose search ends on the subset.
+SUBSET_ONLY = ("IEP",)
+SUBSET = 1000
+QUICK_SUBSET, QUICK_ROWS = 60, 100
+#: Test rows whose latent covariances are held at once.
+BLOCK = 500
+CAVEATS = (
+    f"{', '.join(SUBSET_ONLY)}: hyperparameters from a subset of the training rows",
+    "grey levels of USPS are not standardised",
+)
+
+
+def remembered(
+    objective: hyper.Objective, checkpoint: Checkpoint, label: str
+) -> Callable[[FloatArray], tuple[float, FloatArray]]:
+    """The objective, each θ computed once and then taken from its checkpoint, with the tolerance that had been reached."""
+
+    def compute(theta: FloatArray) -> dict[str, Any]:
+        value, gradient = objective(theta)
+        return {"value": value, "gradient": gradient.tolist(), "tol": objective.tol}
+
+    def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
+        stored = checkpoint.get(f"{label} theta={theta.tolist()}", partial(compute, theta))
+        objective.tol = min(objective.tol, stored["tol"])
+        return float(stored["value"]), np.array(stored["gradient"])
+
+    return evaluate
+
+
+def climb(
+    evaluate: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, bounds: FloatArray
+) -> dict[str, Any]:
+    """Where the search ended: the best θ of all evaluations, its value, their number, and L-BFGS-B's message."""
+    seen: list[tuple[float, list[float]]] = []
+
+    def watch(theta: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = evaluate(theta)
+        seen.append((value, theta.tolist()))
+        return value, gradient
+
+    success, message = hyper.l_bfgs_b(watch, np.clip(start, *bounds.T), bounds)  # type: ignore[arg-type]
+    value, theta = min(seen)
+    return {"theta": theta, "log_posterior": -value, "evaluations": len(seen), "success": success, "message": message}
+
+
+def search(experiment: Experiment, method: str, start: list[float] | None, rows: IntArray, label: str) -> dict[str, Any]:
+    """Type-II MAP of one method on these training rows, from `start` or from the default kernel."""
+    data = load("usps")
+    X, y = data.X_train[rows], data.y_train[rows]
+    kernel, units = kernels.default_kernel(data.X_train)
+    objective = hyper.Objective(kernel, X, y, data.n_classes, METHODS[method], hyper.HalfStudentT(), units)
+    theta = kernels.theta(kernel) if start is None else np.array(start)
+    evaluate = remembered(objective, experiment.checkpoint, f"{method}/{label}")
+    return climb(evaluate, theta, kernels.bounds(kernel)) | {"rows": len(rows)}
+
+
+def predictions(method: str, theta: list[float], train: IntArray, test: IntArray) -> dict[str, Any]:
+    """Inference with the training rows at θ; log predictive density and predicted class of the test rows."""
+    data = load("usps")
+    assert data.X_test is not None
+    assert data.y_test is not None
+    X, y, X_test, y_test = data.X_train[train], data.y_train[train], data.X_test[test], data.y_test[test]
+    kernel = kernels.with_theta(kernels.default_kernel(data.X_train)[0], np.array(theta))
+    inference = METHODS[method]
+    fit = inference.infer(kernels.gram(kernel, X), y, data.n_classes)
+    posterior = ProcessPosterior(kernel, X, fit.posterior)
+    blocks = [X_test[first : first + BLOCK] for first in range(0, len(X_test), BLOCK)]
+    rule = (inference.default_rule, inference.likelihood)
+    p = np.exp(np.concatenate([class_probabilities(*posterior.latent(block), *rule) for block in blocks]))
+    scores = {"lpd": log_predictive_density(p, y_test), "predicted": p.argmax(axis=1)}
+    return scores | {"theta": theta, "status": fit.status.value, "n_iter": fit.n_iter, "log_evidence": fit.log_evidence}
+
+
+def run(experiment: Experiment) -> None:
+    """For each method: search on the subset, search with all rows, predictions; then the comparison with EP."""
+    data = load("usps")
+    train, test = (sample_rows(y, QUICK_ROWS) if experiment.quick else np.arange(len(y)) for y in (data.y_train, data.targets))
+    subset = train[sample_rows(data.y_train[train], QUICK_SUBSET if experiment.quick else SUBSET)]
+    searches: dict[str, Any] = {}
+    fits: dict[str, Any] = {}
+    for method in METHODS:
+        label = f"{method}/subset"
+        found = experiment.run({label: partial(search, experiment, method, None, subset, "subset")})[label]
+        searches[method] = {"subset": found}
+        if method not in SUBSET_ONLY:
+            label = f"{method}/all rows"
+            found = experiment.run({label: partial(search, experiment, method, found["theta"], train, "all rows")})[label]
+            searches[method]["all rows"] = found
+        label = f"{method}/predictions"
+        fits[method] = experiment.run({label: partial(predictions, method, found["theta"], train, test)})[label]
+    save(experiment, {method: gather([fit]) for method, fit in fits.items()}, searches, data.targets[test])
+
+
+def save(experiment: Experiment, methods: Mapping[str, Any], searches: Mapping[str, Any], targets: IntArray) -> None:
+    """Every test row's numbers, the comparison, and the figure."""
+    summary = {"paper": {"n": len(targets), "methods": summarise_methods(methods, targets)}}
+    caveats = [*CAVEATS, *unmixed({"usps": {"methods": methods}})]
+    result = {"targets": targets, "summary": summary, "searches": searches, "methods": methods}
+    path = experiment.save(result, caveats)
+    experiment.save_figure(draw(json.loads(path.read_text())["results"]), caveats=caveats)
+
+
+def draw(result: Mapping[str, Any]) -> Figure:
+    """(a) mean log predictive densities, (b) differences to EP; (c), (d) the same for accuracies."""
+    with rc_context(STYLE | {"font.size": 8}):
+        figure = Figure(figsize=(10.0, 2.6), layout="constrained")
+        axes = figure.subplots(1, 4)
+        draw_data_set(axes[0], axes[1], result, "lpd", tuple(METHODS))
+        draw_data_set(axes[2], axes[3], result, "accuracy", tuple(METHODS))
+        titles = ("mean log predictive density", "difference to EP", "accuracy", "difference to EP")
+        for letter, ax, title in zip("abcd", axes, titles, strict=True):
+            ax.set_title(f"({letter}) {title}", color=INK)
+    return figure
+
+
+def main(argv: list[str] | None = None) -> None:
+    run(Experiment.from_command_line("fig10", "EP, IEP, VB and LA on USPS with all ten classes.", argv))
+
+
+if __name__ == "__main__":
+    main()
