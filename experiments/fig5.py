@@ -28,8 +28,8 @@ def run(experiment: Experiment) -> None:
     """Three pairs of latents down, methods across."""
     here = ground(experiment)
     digit = here.digits.names[SHOWN_CLASS]
-    rule = f"the paper does not say which point: training row {here.row}, of digit {digit}, has the median probability of its class by EP"
-    caveats = [*here.caveats, rule]
+    rule = f"training row {here.row}, of digit {digit}, has the median probability of its class by EP"
+    caveats = [*here.caveats, f"the paper does not say which point it shows: {rule}"]
     experiment.save(here.record | _numbers(experiment, here), caveats)
     _draw(experiment, here, caveats)
 

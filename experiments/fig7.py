@@ -129,9 +129,12 @@ def trace(inference: Any, problem: Problem) -> dict[str, FloatArray]:
     seen: list[float] = []
     find = loop.find_fixed_point
 
+    def look(posterior: GaussianPosterior) -> None:
+        seen.append(problem.mlpd(posterior, inference.default_rule))
+
     def watched(method: Any, *how: Any, **options: Any) -> Any:
         seen.clear()  # after a failure the run begins anew
-        return find(Watched(method, lambda posterior: seen.append(problem.mlpd(posterior, inference.default_rule))), *how, **options)
+        return find(Watched(method, look), *how, **options)
 
     start = from_nothing(inference, problem)
     with patch.object(loop, "find_fixed_point", watched):
@@ -197,11 +200,13 @@ def _draw(experiment: Experiment, found: Mapping[str, Any], fixed_points: Mappin
         for ax_row, (quantity, method) in zip(axes, rows, strict=True):
             sign = -1.0 if quantity == "log_z" else 1.0
             for ax, column in zip(ax_row, COLUMNS, strict=True):
-                _line(ax, sign * found[f"{method}, {column}"][quantity], {"color": "0.55", "linewidth": 2.2, "label": f"nested {method}"})
+                nested = {"color": "0.55", "linewidth": 2.2, "label": f"nested {method}"}
+                _line(ax, sign * found[f"{method}, {column}"][quantity], nested)
                 if method == "IEP":
-                    _line(ax, sign * found[_quadrature(column)][quantity], {"color": INK, "linestyle": "--", "label": "quadrature IEP"})
+                    quadrature = {"color": INK, "linestyle": "--", "label": "quadrature IEP"}
+                    _line(ax, sign * found[_quadrature(column)][quantity], quadrature)
                 ax.axhline(sign * fixed_points[method][quantity], color="#0072B2", linewidth=0.7, label="fixed point")
-            ax_row[0].set_ylabel(f"{method}: {'$-\\log Z$' if sign < 0 else 'test MLPD'}")
+            ax_row[0].set_ylabel(f"{method}: " + ("−log Z" if quantity == "log_z" else "test MLPD"))
             ax_row[-1].legend(frameon=False, fontsize=8)
         _frames(axes, found)
         for ax, column in zip(axes[0], COLUMNS, strict=True):

@@ -96,20 +96,20 @@ def draw_interval(ax: Axes, place: float, interval: Mapping[str, float], colour:
     ax.plot(place, interval["mean"], "o", color=colour, markersize=4.5, markerfacecolor=colour if reliable else "white", zorder=3)
 
 
-def notes(record: Mapping[str, Any], results: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
-    """Caveats of the table that concern these methods, and what a hollow dot means if there is one."""
+def notes(results: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
+    """What a hollow dot means if there is one, and whether the table is complete for these methods."""
     rows = [row for data in results.values() for method, row in data["methods"].items() if method in methods]
     hollow = ["hollow: some fits not converged, or chains not mixed"] if not all(row["reliable"] for row in rows) else []
     missing = any(method not in data["methods"] for data in results.values() for method in methods)
-    return hollow + [note for note in record["caveats"] if missing and note.startswith("not yet computed")][:1]
+    return hollow + (["incomplete: table 2 has not been computed for all methods and data sets"] if missing else [])
 
 
 def save(experiment: Experiment, kind: str) -> None:
     """The paper's figure, and the one with the peers; also the numbers that are drawn."""
     record = stored(experiment)
-    results = {name: data for name, data in record["results"].items() if REFERENCE in data["methods"]}
+    results = {name: data for name, data in record["results"].items() if data["methods"]}
     for part, methods in (("", METHODS), ("peers", (REFERENCE, *PEERS))):
-        experiment.save_figure(draw(results, kind, methods), part, notes(record, results, methods))
+        experiment.save_figure(draw(results, kind, methods), part, notes(record["results"], methods))
     drawn = {name: data["summary"] for name, data in results.items()}
     experiment.save({"table": record["command"], "summary": drawn}, record["caveats"])
 

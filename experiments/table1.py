@@ -74,7 +74,7 @@ QUICK_N, QUICK_C = (50, 80, 120), (3, 4, 6)
 SETTINGS = tuple(product((4.0, 6.0, 8.0), (2.0, 2.5, 3.0)))
 #: CPU time relative to LA as the paper states it.
 PAPER_RATIOS = {"EP": "about 3", "VB": "about 3", "MCMC": "over 100 (thousands of sweeps)", "LA-TKP": "c + 1 per test input"}
-ITERATIONS, NEW_POINTS, SWEEP_COUNT, REPEATS = 5, 4, 5, 3
+ITERATIONS, NEW_POINTS, SWEEP_COUNT, REPEATS, QUICK_REPEATS = 5, 4, 5, 3, 1
 #: Sweeps that stand for one MCMC run in the ratios.
 MCMC_SWEEPS = 1000
 
@@ -94,17 +94,19 @@ def cpu(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def iteration_seconds(method: str, kernel: Kernel, X: FloatArray, y: IntArray, X_new: FloatArray) -> float:
+def iteration_seconds(
+    method: str, kernel: Kernel, X: FloatArray, y: IntArray, X_new: FloatArray, repeats: int
+) -> float:
     """CPU seconds of one iteration, test input or sweep (see the top of this file); the best of some repeats."""
     c = int(y.max()) + 1
     if method in SWEEPS:
-        return min(sweep_seconds(method, kernel, X, y, c) for _ in range(REPEATS))
+        return min(sweep_seconds(method, kernel, X, y, c) for _ in range(repeats))
     K = kernels.gram(kernel, X)
     if method == "LA-TKP":
-        return min(test_input_seconds(kernel, K, X, y, c, X_new) for _ in range(REPEATS))
+        return min(test_input_seconds(kernel, K, X, y, c, X_new) for _ in range(repeats))
     inference = replace(INFERENCES[method], max_iter=ITERATIONS, tol=0.0)
     made = inference.infer(K, y, c).n_iter  # compiled before it is timed
-    return min(cpu(partial(inference.infer, K, y, c)) for _ in range(REPEATS)) / made
+    return min(cpu(partial(inference.infer, K, y, c)) for _ in range(repeats)) / made
 
 
 def test_input_seconds(kernel: Kernel, K: FloatArray, X: FloatArray, y: IntArray, c: int, X_new: FloatArray) -> float:
@@ -126,12 +128,12 @@ def sweep_seconds(method: str, kernel: Kernel, X: FloatArray, y: IntArray, c: in
     return cpu(lambda: [sampler.sweep(setting, state, rng, False) for _ in range(SWEEP_COUNT)]) / SWEEP_COUNT
 
 
-def scaling(method: str, n: int, c: int) -> float:
+def scaling(method: str, n: int, c: int, repeats: int) -> float:
     """Seconds of one iteration at this size, one thread."""
     kernel, X, y = problem(n, c)
     X_new = np.random.default_rng(1).normal(size=(NEW_POINTS, X.shape[1]))
     with threadpool_limits(1):
-        return iteration_seconds(method, kernel, X, y, X_new)
+        return iteration_seconds(method, kernel, X, y, X_new, repeats)
 
 
 def exponent(sizes: Sizes, values: list[float], axis: int) -> float:
@@ -208,9 +210,10 @@ def run(experiment: Experiment) -> None:
     ns, cs = (QUICK_N, QUICK_C) if experiment.quick else (N, C)
     along_n, along_c = [(n, cs[0]) for n in ns], [(ns[1], c) for c in cs]
     sizes = list(dict.fromkeys([*along_n, *along_c]))
+    repeats = QUICK_REPEATS if experiment.quick else REPEATS
     work: dict[str, Callable[[], Any]] = {}
     for (n, c), method in product(sizes, METHODS):
-        work[f"{method}/{n}/{c}"] = partial(scaling, method, n, c)
+        work[f"{method}/{n}/{c}"] = partial(scaling, method, n, c, repeats)
     settings = SETTINGS[:1] if experiment.quick else SETTINGS
     for setting in settings:
         work[f"usps/{setting[0]:g}/{setting[1]:g}"] = partial(usps_seconds, experiment.quick, *setting)

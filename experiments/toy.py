@@ -216,8 +216,8 @@ def _assemble(
         points[name] = Point(name, float(at[k]), *by_method, mcmc["draws"][:, k])
     mixing, not_mixed = judge(mcmc)
     unknown = (
-        f"the paper's draw is unknown: seed {int(chosen['chosen']['seed'])} of {how.seeds} was chosen for its closeness to the paper's "
-        f"six probabilities at x_i and x_j, largest distance {_distance(points):.3f}"
+        f"the paper's draw is unknown: seed {int(chosen['chosen']['seed'])} of {how.seeds} was chosen for its closeness to the "
+        f"paper's six probabilities at x_i and x_j, largest distance {_distance(points):.3f}"
     )
     record = {
         "log_variance": LOG_VARIANCE,
@@ -328,8 +328,8 @@ def latent_pair(point: Point, pair: tuple[int, int]) -> Marginals:
     rows = list(pair)
     mean = {method: value[rows] for method, value in point.mean.items()}
     cov = {method: value[np.ix_(rows, rows)] for method, value in point.cov.items()}
-    names = tuple(f"${point.name[0].replace('x', 'f')}_{point.name[-1]}^{k + 1}$" for k in pair)
-    return Marginals(mean, cov, point.draws[:, rows], (names[0], names[1]))
+    first, second = (f"$f_{point.name[-1]}^{k + 1}$" for k in pair)
+    return Marginals(mean, cov, point.draws[:, rows], (first, second))
 
 
 def transformed(point: Point, rng: np.random.Generator) -> Marginals:
@@ -340,7 +340,8 @@ def transformed(point: Point, rng: np.random.Generator) -> Marginals:
     mean = {method: difference @ value for method, value in point.mean.items()}
     cov = {method: difference @ value @ difference.T + 1.0 for method, value in point.cov.items()}
     draws = point.draws @ difference.T + rng.standard_normal((len(point.draws), 1))
-    return Marginals(mean, cov, draws, tuple(f"$g_{point.name[-1]}^{k + 1}$" for k in others))  # type: ignore[arg-type]
+    first, second = (f"$g_{point.name[-1]}^{k + 1}$" for k in others)
+    return Marginals(mean, cov, draws, (first, second))
 
 
 def run_marginals(experiment: Experiment, name: str, pair: tuple[int, int]) -> None:
@@ -407,7 +408,11 @@ def _panel(row: Marginals, pixels: int) -> FloatArray:
 
 def _decorate(ax: Axes, row: Marginals, points: FloatArray, title: str) -> None:
     low, high = points[0, 0], points[-1, -1]
-    ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.6, linestyle=":")
+    if row.names[0].startswith("$f"):
+        ax.axline((0, 0), slope=1, color=MUTED, linewidth=0.6, linestyle=":")
+    else:
+        ax.axhline(0, color=MUTED, linewidth=0.6, linestyle=":")
+        ax.axvline(0, color=MUTED, linewidth=0.6, linestyle=":")
     ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel=row.names[0], ylabel=row.names[1])
     ax.set_title(title, fontsize=10)
 

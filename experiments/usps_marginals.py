@@ -89,7 +89,6 @@ class Method:
     mean: FloatArray
     cov: FloatArray
     draws: FloatArray
-    log_evidence: float
 
     def of_truth(self, digits: Digits, split: str) -> FloatArray:
         """Probability of the true class of the rows of a split, (m,)."""
@@ -128,7 +127,8 @@ def digits(rows: int | None, seed: int) -> tuple[Digits, list[str]]:
             chosen = [rng.choice(np.flatnonzero(y[split] == k), rows, replace=False) for k in range(data.n_classes)]
             kept = np.sort(np.concatenate(chosen))
             X[split], y[split] = X[split][kept], y[split][kept]
-        caveats.append(f"{len(y['train'])} training and {len(y['test'])} test rows instead of {len(data.y_train)} and {data.n_test}")
+        sizes = f"{len(y['train'])} training and {len(y['test'])} test rows"
+        caveats.append(f"{sizes} instead of {len(data.y_train)} and {data.n_test}")
     return Digits(X, y, data.class_names), caveats
 
 
@@ -240,8 +240,7 @@ def _method(values: dict[str, NDArray[Any]], row: int) -> Method:
         mean, cov = values["mean"][row], values["cov"][row]
     else:
         mean, cov = np.empty(0), np.empty((0, 0))
-    log_evidence = float(values.get("log_evidence", np.nan))
-    return Method(rows, {split: values[split] for split in SPLITS}, mean, cov, draws, log_evidence)
+    return Method(rows, {split: values[split] for split in SPLITS}, mean, cov, draws)
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ def test_bench_passes_names_and_exit_status_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()  # else a regular package elsewhere on the path would come first
     (tmp_path / "benchmarks" / "__main__.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
     monkeypatch.setattr(cli, "SOURCE", tmp_path)
     assert CliRunner().invoke(cli.build_app(), ["bench", "floor", "wine"]).exit_code == 3
