@@ -353,6 +353,7 @@ def run_marginals(experiment: Experiment, name: str, pair: tuple[int, int]) -> N
     payload = here.record | {
         "point": verdict(point),
         "integral_of_tilted_density_on_the_grid": integrals,
+        "note_on_integrals": "that of MCMC is of smoothed draws, which spill over the boundary; `point` has the exact one",
         "latent_mean": point.mean,
         "latent_cov": point.cov,
         "skewness_of_mcmc_draws": skew(point.draws),
