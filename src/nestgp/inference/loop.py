@@ -251,7 +251,7 @@ def run(
     starts = method.starts(init)
     mixer = make_mixer(damping)
     ahead: tuple[Iteration, ...] = ()
-    rough_tol = _rough_tol(method.blocks.K)
+    rough_tol = np.inf if rough is None else _rough_tol(method.blocks.K)
     if rough is not None and max_iter > 1 and rough_tol < ROUGH_LIMIT:
         found = find_fixed_point(rough, starts[0], mixer, max_iter - 1, max(rough_tol, tol), patience=1)
         if found is not None:
