@@ -21,8 +21,10 @@ from nestgp.independent import IndependentBlocks
 from nestgp.inference.result import Fit, Inference, Status
 from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 
-#: Loosest tolerance of an evaluation; it follows the gradient down to the inference's own.
-LOOSE_TOL = 1e-3
+#: Loosest tolerance of an evaluation, and its share of the steepest slope, which it follows down to the inference's own.
+LOOSE_TOL, TOL_PER_SLOPE = 3e-2, 3e-3
+#: How many of the last evaluations may serve as a warm start.
+REMEMBERED = 8
 #: Message of a search that the user has ended.
 INTERRUPTED = "interrupted"
 #: Spread, in log units, of the random starts around the given one.
@@ -127,7 +129,7 @@ class Objective:
         self.tol = max(LOOSE_TOL, getattr(inference, "tol", 0.0))
         self.best: tuple[FloatArray, float, Fit] | None = None
         self.n_evaluations = self.n_iterations = self.n_failures = 0
-        self._warm: Fit | None = None
+        self._recent: list[tuple[FloatArray, Fit]] = []
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """Objective to minimise and gradient; a failed evaluation gives a slope back to the best point."""
@@ -142,7 +144,7 @@ class Objective:
         if self.progress is not None:
             self.progress(self.n_evaluations, value, fit)
         slope = float(np.abs(gradient).max(initial=0.0))
-        self.tol = float(np.clip(1e-2 * slope, getattr(self.inference, "tol", 0.0), self.tol))
+        self.tol = float(np.clip(TOL_PER_SLOPE * slope, getattr(self.inference, "tol", 0.0), self.tol))
         return -value, -gradient
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray, Fit] | None:
@@ -155,13 +157,14 @@ class Objective:
             K = kernels.gram(kernel, self.X)
         if not np.isfinite(K).all():
             return None
-        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm)
+        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm_start(theta))
         self.n_iterations += fit.n_iter
         if not np.isfinite(fit.log_evidence) or fit.status in (Status.DIVERGED, Status.NOT_POSITIVE_DEFINITE):
             return None
         weights = fit.evidence_grad
-        self._warm = slim = fit.without_factor()
+        slim = fit.without_factor()
         del fit  # its factor, before the contraction needs n² of its own
+        self._recent = [*self._recent[1 - REMEMBERED :], (theta.copy(), slim)]
         gradient = kernels.contract(kernel, self.X, weights, K=K)
         log_prior, prior_gradient = self.prior.evaluate(self.names, theta, self.units)
         return slim.log_evidence + log_prior, gradient + prior_gradient, slim
@@ -173,7 +176,7 @@ class Objective:
         variance than that, q must have the noise as well, or the next θ shrinks the jitter and with it the magnitude.
         """
         K = kernels.gram(kernels.with_theta(self.kernel, theta), self.X)
-        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm)
+        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm_start(theta))
         self.n_iterations += fit.n_iter
         blocks: IndependentBlocks = fit.posterior.blocks  # type: ignore[assignment]
         mean = fit.posterior.mean.T
@@ -182,6 +185,11 @@ class Objective:
             for k in range(self.n_classes)
         ]
         return np.sum(each, axis=0)[None] if K.ndim == 2 else np.stack(each)
+
+    def _warm_start(self, theta: FloatArray) -> Fit | None:
+        """The last fit of the nearest θ: after a step that went too far, not the one from there."""
+        nearest = min(reversed(self._recent), key=lambda point: float(np.abs(theta - point[0]).max()), default=None)
+        return None if nearest is None else nearest[1]
 
     def _loosened(self) -> Inference:
         if dataclasses.is_dataclass(self.inference) and hasattr(self.inference, "tol"):
@@ -200,9 +208,21 @@ Climb = Callable[[Objective, FloatArray, FloatArray], tuple[bool, str]]
 
 
 def l_bfgs_b(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[bool, str]:
-    """Gradient search on the evidence, as it is at the inference's solution for each θ."""
-    options = {"maxiter": 200, "ftol": 1e-7, "gtol": 1e-3}
-    result: Any = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)  # type: ignore[call-overload]
+    """Gradient search on the evidence, as it is at the inference's solution for each θ.
+
+    Where every variable has bounds, L-BFGS-B takes the whole gradient for its first step, tens of log units here. So it searches
+    over v in θ = start + s v, with s² = 1/|gradient at the start|, which makes that step one log unit long.
+    """
+    first = objective(start)
+    s = 1.0 / math.sqrt(max(1.0, float(np.linalg.norm(first[1]))))
+
+    def scaled(v: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = objective(np.clip(start + s * v, *bounds.T)) if v.any() else first
+        return value, s * gradient
+
+    options = {"maxiter": 200, "ftol": 1e-6, "gtol": 1e-3 * s}
+    box = (bounds - start[:, None]) / s
+    result: Any = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", bounds=box, options=options)  # type: ignore[call-overload]
     return bool(result.success), str(result.message)
 
 

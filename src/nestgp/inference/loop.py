@@ -90,7 +90,7 @@ class AdaptiveMixing:
     and shortens the step.
     """
 
-    def __init__(self, damping: float = 0.8, window: int = 6, near: float = 0.05) -> None:
+    def __init__(self, damping: float = 0.8, window: int = 6, near: float = 0.3) -> None:
         self.damping = damping
         self.window = window
         self.near = near
