@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,14 @@ from benchmarks.record import RESULTS
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE / ".envs"
+SCRIPTS = HERE / "peer_runs"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 THREADS = ("1", "default")
 #: Seconds for importing and warming up, beside the limit of a run.
 GRACE = 300.0
 INSTALL_SECONDS = 3600.0
+#: What a script says of every test row; too much for the reports.
+PER_ROW = ("lpd", "predicted")
 
 
 @dataclass(frozen=True)
@@ -65,20 +69,20 @@ def run(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="nestgp beside other packages, as ratios")
-    parser.add_argument("--problems", nargs="+", choices=problems.NAMES, help="default: all but usps10")
-    parser.add_argument("--usps10", action="store_true", help="USPS with all ten classes too")
+    parser.add_argument("--problems", nargs="+", choices=problems.NAMES, help="default: all but usps")
+    parser.add_argument("--usps", action="store_true", help="USPS with all ten classes too")
     others = [peer for peer in PEERS if peer != "nestgp"]
     parser.add_argument("--peers", nargs="+", choices=others, default=others, help="default: all; nestgp always runs")
     parser.add_argument("--methods", nargs="+", help="only these methods of the peers, such as vgp-robustmax")
     parser.add_argument("--threads", nargs="+", choices=THREADS, default=list(THREADS))
     parser.add_argument("--folds", type=int, choices=range(1, problems.N_FOLDS + 1), default=1, help="folds per UCI problem")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per run for fit and prediction")
-    parser.add_argument("--seed", type=int, default=0, help="of the split and of every method")
+    parser.add_argument("--seed", type=int, default=0, help="of every method; the folds are always the same")
     parser.add_argument("--name", help="of the files in results (default: peers, or peers-part when only a part is measured)")
     options = parser.parse_args(arguments)
-    options.problems = options.problems or [name for name in problems.NAMES if name != "usps10"]
-    if options.usps10 and "usps10" not in options.problems:
-        options.problems.append("usps10")
+    options.problems = options.problems or [name for name in problems.NAMES if name != "usps"]
+    if options.usps and "usps" not in options.problems:
+        options.problems.append("usps")
     options.peers = ["nestgp", *options.peers]
     known = {method for peer in PEERS.values() for method in peer.methods}
     if unknown := set(options.methods or ()) - known:
@@ -87,30 +91,30 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def is_full(options: argparse.Namespace) -> bool:
-    """Whether nothing was left out: every problem but usps10, every peer and method, both thread settings."""
-    all_problems = set(problems.NAMES) - {"usps10"} <= set(options.problems)
+    """Whether nothing was left out: every problem but usps, every peer and method, both thread settings."""
+    all_problems = set(problems.NAMES) - {"usps"} <= set(options.problems)
     return all_problems and set(options.peers) == set(PEERS) and set(options.threads) == set(THREADS) and not options.methods
 
 
 def measure(options: argparse.Namespace, checkpoint: Path) -> list[dict[str, Any]]:
     """One row per run, those of the checkpoint taken over; a run that failed is tried again."""
-    pythons = {name: environment(name) for name in options.peers}
+    for name in options.peers:
+        environment(name)
     done = read_checkpoint(checkpoint)
     todo = plan(options)
     start, rows = time.monotonic(), []
     if done:
         print(f"{len(done)} finished runs taken from {checkpoint}; delete it to start afresh")
-    with tempfile.TemporaryDirectory() as folder:
-        for i, task in enumerate(todo, 1):
-            row = done.get(key(task))
-            if row is None:
-                elapsed = int(time.monotonic() - start)
-                print(f"[{elapsed // 60:3d}:{elapsed % 60:02d}] {i}/{len(todo)} {describe(task)} ... ", end="", flush=True)
-                row = task | run_one(task, pythons[task["peer"]], Path(folder))
-                with checkpoint.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(outcome(row), flush=True)
-            rows.append(row)
+    for i, task in enumerate(todo, 1):
+        row = done.get(key(task))
+        if row is None:
+            elapsed = int(time.monotonic() - start)
+            print(f"[{elapsed // 60:3d}:{elapsed % 60:02d}] {i}/{len(todo)} {describe(task)} ... ", end="", flush=True)
+            row = task | run_one(task)
+            with checkpoint.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(outcome(row), flush=True)
+        rows.append(row)
     return rows
 
 
@@ -128,8 +132,9 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
+@cache
 def environment(name: str) -> str | Exception:
-    """Path of the peer's interpreter, its environment made if there is none; or why it could not be made."""
+    """Path of the peer's interpreter, its environment made if there is none; or why it could not be made (tried once)."""
     requirements = " ".join(PEERS[name].requirements)
     if not requirements:
         return sys.executable
@@ -147,37 +152,50 @@ def environment(name: str) -> str | Exception:
     return python
 
 
-def run_one(task: dict[str, Any], python: str | Exception, folder: Path) -> dict[str, Any]:
-    """Size of the problem, status ("ok", "timeout", or what went wrong) and what the peer's process measured."""
-    problem = problems.load(task["problem"], task["fold"], task["seed"])
+def run_one(task: dict[str, Any]) -> dict[str, Any]:
+    """Size of the problem, status and what the peer's process measured of the whole test set, see `run_script`."""
+    problem = problems.load(task["problem"], task["fold"])
     row: dict[str, Any] = {"n": len(problem.y_train), "d": problem.X_train.shape[1]}
     row |= {"n_classes": problem.n_classes, "n_test": len(problem.y_test)}
+    found = run_script(task["peer"], task["method"], problem, task["threads"], task["limit"], task["seed"])
+    return row | {name: value for name, value in found.items() if name not in PER_ROW}
+
+
+def run_script(peer: str, method: str, problem: problems.Problem, threads: str | None, limit: float, seed: int) -> dict[str, Any]:
+    """Status ("ok", "timeout", or what went wrong) and, if it is "ok", what `peer_runs/driver.py` writes.
+
+    Parameters
+    ----------
+    threads : "1", "default" (the package's own choice), or None: what the thread variables of this process say.
+    limit : seconds for a fit with prediction.
+    """
+    python = environment(peer)
     if isinstance(python, Exception):
-        return row | {"status": f"not installed: {python}"}
-    data, result = folder / "problem.npz", folder / "result.json"
-    problem.write(data)
-    result.unlink(missing_ok=True)
-    script = HERE / "peer_runs" / f"run_{task['peer']}.py"
-    command = [python, script, task["method"], data, result, str(task["limit"]), str(task["seed"])]
-    try:
-        end = subprocess.run(
-            command, env=variables(task), capture_output=True, text=True, errors="replace", timeout=task["limit"] + GRACE
-        )
-    except subprocess.TimeoutExpired:
-        return row | {"status": "timeout"}
-    if result.exists():
-        return row | {"status": "ok"} | json.loads(result.read_text())
+        return {"status": f"not installed: {python}"}
+    with tempfile.TemporaryDirectory() as folder:
+        data, result = Path(folder) / "problem.npz", Path(folder) / "result.json"
+        problem.write(data)
+        command = [python, str(SCRIPTS / f"run_{peer}.py"), method, str(data), str(result), str(limit), str(seed)]
+        env = variables(peer, threads)
+        try:
+            end = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=limit + GRACE)
+        except subprocess.TimeoutExpired:
+            return {"status": "timeout"}
+        if result.exists():
+            return {"status": "ok"} | json.loads(result.read_text())
     if end.returncode == -signal.SIGALRM:  # the driver's alarm ends a fit that takes too long
-        return row | {"status": "timeout"}
-    return row | {"status": f"failed ({end.returncode}): {last_line(end.stderr)}"}
+        return {"status": "timeout"}
+    return {"status": f"failed ({end.returncode}): {last_line(end.stderr)}"}
 
 
-def variables(task: dict[str, Any]) -> dict[str, str]:
-    """Environment of a run: the thread variables all 1 or not set at all, no GPU, and for peers nothing of our own path."""
-    env = {k: v for k, v in os.environ.items() if k not in THREAD_VARIABLES} | {"CUDA_VISIBLE_DEVICES": "-1"}
-    if task["threads"] == "1":
+def variables(peer: str, threads: str | None) -> dict[str, str]:
+    """Environment of a run: the thread variables as `run_script` says, no GPU, and for peers nothing of our own path."""
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+    if threads is not None:
+        env = {k: v for k, v in env.items() if k not in THREAD_VARIABLES}
+    if threads == "1":
         env |= dict.fromkeys(THREAD_VARIABLES, "1")
-    if task["peer"] != "nestgp":
+    if peer != "nestgp":
         env.pop("PYTHONPATH", None)
     return env
 

@@ -1,24 +1,18 @@
-"""The paper's classification problems as train and test arrays, read from the folder that NESTGP_DATA names.
-
-UCI: ``NAME.csv.gz`` with a header and the integer class last. USPS: ``usps_resampled.npz`` with X_train, y_train, X_test, y_test.
-"""
+"""The paper's classification problems as train and test arrays, split and standardised as `nestgp.datasets` does it."""
 
 from __future__ import annotations
 
-import os
-import warnings
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import StratifiedKFold
-from sklearn.preprocessing import StandardScaler
 
-UCI = ("new_thyroid", "teaching", "glass", "wine")
-NAMES = (*UCI, "image_segmentation", "usps357", "usps10")
-#: Rows of image_segmentation that its authors give for training; the others are the test set.
-SEGMENTATION_TRAIN = 210
+from nestgp import datasets
+
+CROSS_VALIDATED = ("new_thyroid", "teaching", "glass", "wine")
+NAMES = (*CROSS_VALIDATED, "image_segmentation", "usps_357", "usps")
 N_FOLDS = 10
 
 
@@ -41,44 +35,24 @@ class Problem:
         np.savez(path, **self.__dict__)
 
 
-def load(name: str, fold: int = 0, seed: int = 0) -> Problem:
-    """Problem of that name; fold 0 to 9 of a seeded stratified ten-fold split where no test set is given."""
-    if name.startswith("usps"):
-        return _usps((3, 5, 7) if name == "usps357" else tuple(range(10)))
-    X, y = _table(name)
-    if name == "image_segmentation":
-        train, test = np.split(np.arange(len(y)), [SEGMENTATION_TRAIN])
-    else:
-        with warnings.catch_warnings():  # a class of glass has 9 rows, so one of the ten folds is without it
-            warnings.filterwarnings("ignore", message="The least populated class")
-            train, test = list(StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed).split(X, y))[fold]
-    scaler = StandardScaler().fit(X[train])
-    return Problem(scaler.transform(X[train]), y[train], scaler.transform(X[test]), y[test], np.ones(X.shape[1]))
+def load(name: str, fold: int = 0) -> Problem:
+    """Problem of that name; fold 0 to 9 where it is cross-validated.
+
+    One lengthscale of 1 for each standardised column. Grey levels stay as they are and have one in all, started at the
+    median distance of two training images over √2.
+    """
+    dataset = datasets.load(name)
+    split = next(islice(dataset.folds(), fold, None))
+    lengthscale = np.ones(split.X_train.shape[1]) if dataset.standardised else np.sqrt(median_square(split.X_train) / 2.0)
+    return Problem(split.X_train, split.y_train, split.X_test, split.y_test, lengthscale)
 
 
 def has_folds(name: str) -> bool:
     """Whether the problem is cross-validated, rather than given with a test set."""
-    return name in UCI
+    return name in CROSS_VALIDATED
 
 
-def _path(file: str) -> Path:
-    folder = os.environ.get("NESTGP_DATA")
-    if folder is None or not (Path(folder) / file).exists():
-        raise SystemExit(f"no {file}: set NESTGP_DATA to the folder that holds it (now {folder or 'not set'})")
-    return Path(folder) / file
-
-
-def _table(name: str) -> tuple[Any, Any]:
-    table = np.loadtxt(_path(f"{name}.csv.gz"), delimiter=",", skiprows=1)
-    return table[:, :-1], table[:, -1].astype(int)
-
-
-def _usps(digits: tuple[int, ...]) -> Problem:
-    """Grey levels as they are; one lengthscale, started at the median distance of two training images over √2."""
-    with np.load(_path("usps_resampled.npz")) as data:
-        rows = {half: np.isin(data[f"y_{half}"], digits) for half in ("train", "test")}
-        X, X_test = (data[f"X_{half}"][rows[half]].astype(float) for half in rows)
-        y, y_test = (np.searchsorted(digits, data[f"y_{half}"][rows[half]]) for half in rows)
+def median_square(X: Any) -> float:
+    """Median of the squared distances between two different rows."""
     square = (X**2).sum(axis=1)
-    distance = np.maximum(square[:, None] + square - 2.0 * X @ X.T, 0.0)[np.triu_indices(len(X), 1)]
-    return Problem(X, y, X_test, y_test, np.sqrt(np.median(distance) / 2.0))
+    return float(np.median(np.maximum(square[:, None] + square - 2.0 * X @ X.T, 0.0)[np.triu_indices(len(X), 1)]))

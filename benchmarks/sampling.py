@@ -23,7 +23,7 @@ from nestgp.sampling.mixing import ess_bulk
 N, C = 1157, 3
 #: Data set → sweeps of warm-up and after it, per scheme of sampling θ.
 SWEEPS = {"glass": {"surrogate": (300, 500), "collapsed": (300, 1000), "joint": (300, 1000)},
-          "usps_357": {"surrogate": (30, 50), "collapsed": (40, 150), "joint": (40, 150)}}  # fmt: skip
+          "usps_357": {"surrogate": (30, 60), "collapsed": (100, 500), "joint": (100, 500)}}  # fmt: skip
 
 
 def totals(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""The paper's figures and tables, one module each. ``python -m experiments.NAME [--quick]`` runs, records and draws one."""
+"""The paper's figures and tables, one module each. ``nestgp reproduce NAME [--quick]`` runs, records and draws one."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+#: In the order of a run of all: what takes little time first, figures 8 and 9 after the table that they are drawn from.
+NAMES = ("fig1", "fig2", "fig3", "fig7", "fig4", "fig5", "fig6", "table1", "table2", "fig8", "fig9", "fig10")
 PACKAGES = ("nestgp", "numpy", "scipy", "scikit-learn", "numba")
 QUICK_NOTE = "quick run: smaller than the experiment, not a result"
 SECONDS_BETWEEN_LINES = 1.0
@@ -72,8 +74,7 @@ class Experiment:
         parser.add_argument("--results", type=Path, default=RESULTS, help="directory of results, figures and checkpoints")
         parser.add_argument("--fresh", action="store_true", help="begin anew instead of going on from checkpoints")
         options = parser.parse_args(argv)
-        command = f"{parser.prog} --seed {options.seed}" + " --quick" * options.quick
-        experiment = cls(name, command, options.seed, options.quick, options.results)
+        experiment = cls(name, one_command(name, options.seed, options.quick), options.seed, options.quick, options.results)
         if options.fresh:
             experiment.checkpoint.clear()
         return experiment
@@ -103,6 +104,15 @@ class Experiment:
         """Write the figure, or one `part` of several, see `save_figure`."""
         stem = f"{self.stem}-{part}" if part else self.stem
         return save_figure(figure, self.results / stem, self.quick, caveats)
+
+
+def one_command(name: str, seed: int = 0, quick: bool = False) -> str:
+    """What to type to have this result again.
+
+    >>> one_command("fig6"), one_command("fig6", 3, quick=True)
+    ('nestgp reproduce fig6', 'nestgp reproduce fig6 --seed 3 --quick')
+    """
+    return f"nestgp reproduce {name}" + (f" --seed {seed}" if seed else "") + " --quick" * quick
 
 
 def save_result(
@@ -182,9 +192,10 @@ class Checkpoint:
         return any(file.exists() for file in self._files(key))
 
     def clear(self) -> None:
-        """Forget everything."""
-        for file in (*self.path.glob("*.npz"), *self.path.glob("*.json")):
-            file.unlink()
+        """Forget everything, half-run chains (.pkl, also in a folder below) included."""
+        for file in list(self.path.rglob("*")):
+            if file.suffix in {".npz", ".json", ".pkl"}:
+                file.unlink()
 
     def _files(self, key: str) -> tuple[Path, Path]:
         # Readable, and still different for keys that differ in punctuation or case only.

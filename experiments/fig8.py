@@ -1,7 +1,7 @@
 """Figure 8: mean log predictive densities on six data sets and pairwise differences to EP, from the numbers of table 2.
 
-`fig8-peers` shows the same for scikit-learn's classifiers. Where test inputs are also training inputs (teaching, image
-segmentation), the scores without them stand beside those of the paper's protocol.
+`fig8-peers` shows the same for scikit-learn's classifiers, GPflow and GPyTorch. Where test inputs are also training inputs
+(teaching, image segmentation), the scores without them stand beside those of the paper's protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.common import Experiment
-from experiments.table2 import METHODS, PEERS, REFERENCE, stored
+from experiments.table2 import METHODS, REFERENCE, chosen_peers, stored
 from nestgp.plotting import INK, MUTED, PALETTE, STYLE
 
 TITLES = {
@@ -25,7 +25,6 @@ TITLES = {
     "image_segmentation": "Segmentation",
     "usps_357": "USPS 3-5-7",
 }
-SHORT = {"scikit-learn GP": "scikit-learn\nGP", "random forest": "random\nforest", "logistic regression": "logistic\nregr."}
 #: Kind of score → its name in the summary, the name of its difference, and the labels of both.
 KINDS = {
     "lpd": ("mlpd", "lpd_minus_ep", "mean log predictive density", "difference to EP"),
@@ -82,7 +81,10 @@ def draw_data_set(top: Axes, bottom: Axes, data: Mapping[str, Any], kind: str, m
     if len(data["summary"]) > 1:
         top.legend(frameon=False, fontsize=6.5, loc="best", handletextpad=0.1)
     for ax in (top, bottom):
-        ax.set_xticks(range(len(methods)), [SHORT.get(method, method) for method in methods], fontsize=7)
+        # Names of peers are longer than the space that there is side by side.
+        slanted: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if max(map(len, methods)) > 8 else {}
+        ax.set_xticks(range(len(methods)), methods, fontsize=7, **slanted)
+        ax.tick_params(labelbottom=ax is bottom or not slanted)
         ax.set_xlim(-0.5, len(methods) - 0.4)
         ax.spines[["top", "right"]].set_visible(False)
 
@@ -100,15 +102,17 @@ def notes(results: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
     """What a hollow dot means if there is one, and whether the table is complete for these methods."""
     rows = [row for data in results.values() for method, row in data["methods"].items() if method in methods]
     hollow = ["hollow: some fits not converged, or chains not mixed"] if not all(row["reliable"] for row in rows) else []
-    missing = any(method not in data["methods"] for data in results.values() for method in methods)
-    return hollow + (["incomplete: table 2 has not been computed for all methods and data sets"] if missing else [])
+    absent = [method in data["not_run"] for data in results.values() for method in methods if method not in data["methods"]]
+    failed = ["not run: stopped by the time limit, failed or not installed, as the caveats of table 2 say"] if any(absent) else []
+    missing = ["incomplete: table 2 has not been computed for all methods and data sets"] if not all(absent) else []
+    return hollow + failed + missing
 
 
 def save(experiment: Experiment, kind: str) -> None:
     """The paper's figure, and the one with the peers; also the numbers that are drawn."""
     record = stored(experiment)
     results = {name: data for name, data in record["results"].items() if data["methods"]}
-    for part, methods in (("", METHODS), ("peers", (REFERENCE, *PEERS))):
+    for part, methods in (("", METHODS), ("peers", (REFERENCE, *chosen_peers(experiment.quick)))):
         experiment.save_figure(draw(results, kind, methods), part, notes(record["results"], methods))
     drawn = {name: data["summary"] for name, data in results.items()}
     experiment.save({"table": record["command"], "summary": drawn}, record["caveats"])

@@ -1,6 +1,6 @@
 """Figure 9: classification accuracies on six data sets and pairwise differences to EP, from the numbers of table 2.
 
-A circle is around the difference where all predictions are those of EP, as in the paper. `fig9-peers`: scikit-learn's.
+A circle is around the difference where all predictions are those of EP, as in the paper. `fig9-peers`: other packages.
 """
 
 from __future__ import annotations

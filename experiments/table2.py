@@ -5,7 +5,8 @@ every test row, so that every comparison follows from it. `--only 'glass/*'` com
 and writes what there is by then; what is missing is named in the file.
 
 EP, IEP, VB and LA take the mode of evidence × prior (half Student-t), LA-TKP the hyperparameters of LA, MCMC samples them.
-Beside them, on the same rows: scikit-learn's Gaussian process, random forest and logistic regression.
+Beside them, on the same rows: scikit-learn's Gaussian process, random forest and logistic regression, and GPflow and GPyTorch,
+which run in environments of their own (made once, see `benchmarks.peers`) and are no part of a quick run.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import numpy as np
+from benchmarks import peers
+from benchmarks.problems import Problem
 from scipy.stats import beta
 from sklearn.base import ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
@@ -30,7 +33,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from experiments.common import Experiment, compare_paired
+from experiments.common import Experiment, compare_paired, one_command
 from nestgp import GPClassifier, kernels, predict
 from nestgp.datasets import Dataset, Split, load
 from nestgp.diagnostics import Interval, bayesian_bootstrap_interval, compare_log_density, log_predictive_density
@@ -43,6 +46,15 @@ DATASETS = ("new_thyroid", "teaching", "glass", "wine", "image_segmentation", "u
 INFERENCES = {"EP": "ep", "IEP": "iep", "VB": "vb", "LA": "laplace"}
 METHODS = (*INFERENCES, "LA-TKP", "MCMC")
 PEERS = ("scikit-learn GP", "random forest", "logistic regression")
+#: Package and method of it, as `benchmarks.peers` names them.
+SCRIPTED_PEERS = {
+    "GPflow VGP": ("gpflow", "vgp-robustmax"),
+    "GPflow SVGP": ("gpflow", "svgp-softmax"),
+    "GPyTorch SVGP": ("gpytorch", "svgp-softmax"),
+    "GPyTorch Dirichlet": ("gpytorch", "dirichlet"),
+}
+#: Seconds that each of their fits with prediction may take.
+LIMIT = 600.0
 REFERENCE = "EP"
 #: What a fit must have ended as; a peer's says nothing more than that there is one.
 RELIABLE = ("converged", "fitted")
@@ -56,8 +68,11 @@ MEMORY = 256 << 20
 CAVEATS = (
     "the paper does not publish its folds: these are stratified, shuffled with seed 0",
     "grey levels of USPS are not standardised",
+    "GPflow and GPyTorch: set as in their tutorials (VGP: RobustMax; SVGP: softmax, 100 inducing points), started at the kernel "
+    "that scikit-learn's Gaussian process starts at; seconds without warm-up, the best of up to three if they are short",
     f"random forest: one vote in {TREES} + 1 is spread over all classes, so that no class has probability zero",
 )
+QUICK_CAVEAT = "GPflow and GPyTorch are no part of a quick run"
 
 
 # ------------------------------------------------------------------------------------------------------- methods
@@ -65,8 +80,10 @@ CAVEATS = (
 
 def run_method(experiment: Experiment, key: str, name: str, fold: int) -> dict[str, Any]:
     """Fit one method on one fold: log predictive density and predicted class of its test rows, and how the fit went."""
-    dataset, method = load(name), key.split("/")[1]
+    dataset, method = load(name), method_of(key)
     split = chosen_splits(dataset, experiment.quick)[fold]
+    if method in SCRIPTED_PEERS:
+        return run_scripted_peer(method, split, dataset, experiment)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -146,16 +163,31 @@ def worst(summary: Mapping[str, FloatArray]) -> dict[str, float]:
 def run_peer(method: str, split: Split, dataset: Dataset, experiment: Experiment) -> tuple[FloatArray, dict[str, Any]]:
     """What scikit-learn has for the same task, each as its documentation recommends."""
     trees = 50 if experiment.quick else TREES
-    kernel = starting_kernel(dataset) or kernels.default_kernel(split.X_train)[0]
-    peers: dict[str, ClassifierMixin] = {
+    kernel = peer_kernel(split, dataset)
+    classifiers: dict[str, ClassifierMixin] = {
         "scikit-learn GP": GaussianProcessClassifier(kernel, random_state=experiment.seed),
         "random forest": RandomForestClassifier(trees, random_state=experiment.seed),
         "logistic regression": LogisticRegression(max_iter=5000),
     }
-    p = peers[method].fit(split.X_train, split.y_train).predict_proba(split.X_test)
+    p = classifiers[method].fit(split.X_train, split.y_train).predict_proba(split.X_test)
     if method == "random forest":
         p = (trees * p + 1 / dataset.n_classes) / (trees + 1)
     return np.log(p), {"status": "fitted"}
+
+
+def run_scripted_peer(method: str, split: Split, dataset: Dataset, experiment: Experiment) -> dict[str, Any]:
+    """What another package makes of the split in a process of its own; only a status where it made nothing of it."""
+    lengthscale = np.asarray(peer_kernel(split, dataset).k2.length_scale)
+    problem = Problem(split.X_train, split.y_train, split.X_test, split.y_test, lengthscale)
+    found = peers.run_script(*SCRIPTED_PEERS[method], problem, None, LIMIT, experiment.seed)
+    if found["status"] != "ok":
+        return {"status": f"not run: {f'stopped after {LIMIT:g} s' if found['status'] == 'timeout' else found['status']}"}
+    kept = {name: found[name] for name in ("lpd", "predicted", "below_tiny", "versions")}
+    return {**kept, "seconds": found["fit_seconds"] + found["predict_seconds"], "status": "fitted"}
+
+
+def peer_kernel(split: Split, dataset: Dataset) -> Kernel:
+    return starting_kernel(dataset) or kernels.default_kernel(split.X_train)[0]
 
 
 def starting_kernel(dataset: Dataset) -> Kernel | None:
@@ -168,6 +200,10 @@ def starting_kernel(dataset: Dataset) -> Kernel | None:
 
 def chosen_datasets(quick: bool) -> tuple[str, ...]:
     return QUICK_DATASETS if quick else DATASETS
+
+
+def chosen_peers(quick: bool) -> tuple[str, ...]:
+    return PEERS if quick else (*PEERS, *SCRIPTED_PEERS)
 
 
 def chosen_splits(dataset: Dataset, quick: bool) -> list[Split]:
@@ -219,20 +255,17 @@ def accuracy_interval(hit: Any) -> Interval:
     return Interval(hits / len(hit), float(low), float(high))
 
 
-def report(experiment: Experiment) -> dict[str, Any]:
-    """Everything that is in the checkpoints, by data set; a method counts only with all its folds."""
-    checkpoint, results, missing = experiment.checkpoint, {}, []
+def report(experiment: Experiment, absent: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that is in the checkpoints, by data set; `absent`: method → why it could not be run at all."""
+    results: dict[str, Any] = {}
+    missing: list[str] = []
     for name in chosen_datasets(experiment.quick):
         dataset = load(name)
         splits = chosen_splits(dataset, experiment.quick)
         targets, clean = (np.concatenate([getattr(split, part) for split in splits]) for part in ("y_test", "clean"))
-        methods = {}
-        for method in (*METHODS, *PEERS):
-            keys = [f"{name}/{method}/{fold}" for fold in range(len(splits))]
-            if all(key in checkpoint for key in keys):
-                methods[method] = gather([checkpoint.get(key, dict) for key in keys])
-            else:
-                missing.append(f"{name}/{method}")
+        methods, not_run = collect(experiment, name, len(splits), absent)
+        every = (*METHODS, *chosen_peers(experiment.quick))
+        missing += [f"{name}/{method}" for method in every if method not in methods and method not in not_run]
         protocols = {"paper": np.ones(len(targets), dtype=bool)} | ({} if clean.all() else {"clean": clean})
         summary = {}
         for protocol, keep in protocols.items():
@@ -240,10 +273,30 @@ def report(experiment: Experiment) -> dict[str, Any]:
             summary[protocol] = {"n": int(keep.sum()), "methods": summarise_methods(rows, targets[keep])}
         about = {"n_train": [len(split.y_train) for split in splits], "n_classes": dataset.n_classes, "ard": dataset.ard}
         about |= {"rows": np.concatenate([split.test for split in splits]), "targets": targets, "clean": clean}
-        results[name] = about | {"caveats": dataset.caveats, "summary": summary, "methods": methods}
-    notes = [*CAVEATS, *([f"not yet computed: {', '.join(missing)}"] if missing else []), *unmixed(results)]
-    experiment.save(results, notes)
+        results[name] = about | {"caveats": dataset.caveats, "summary": summary, "methods": methods, "not_run": not_run}
+    notes = [*CAVEATS, *([QUICK_CAVEAT] if experiment.quick else [])]
+    notes += [f"not yet computed: {', '.join(missing)}"] if missing else []
+    notes += [f"{name}/{method}: {why}" for name, data in results.items() for method, why in data["not_run"].items()]
+    experiment.save(results, [*notes, *unmixed(results)])
     return results
+
+
+def collect(
+    experiment: Experiment, name: str, n_folds: int, absent: Mapping[str, str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Methods that have all their folds on this data set; and those that cannot have them → why."""
+    methods, not_run, checkpoint = {}, {}, experiment.checkpoint
+    for method in (*METHODS, *chosen_peers(experiment.quick)):
+        keys = {fold: f"{name}/{method}/{fold}" for fold in range(n_folds)}
+        folds = {fold: checkpoint.get(key, dict) for fold, key in keys.items() if key in checkpoint}
+        failed = [f"{row['status']} (fold {fold})" for fold, row in folds.items() if "lpd" not in row]
+        if failed:
+            not_run[method] = failed[0] + (f", and {len(failed) - 1} more" if len(failed) > 1 else "")
+        elif len(folds) == n_folds:
+            methods[method] = gather(list(folds.values()))
+        elif method in absent:
+            not_run[method] = absent[method]
+    return methods, not_run
 
 
 def gather(folds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -268,7 +321,7 @@ def unmixed(results: Mapping[str, Any]) -> list[str]:
 def tasks(experiment: Experiment) -> dict[str, Callable[[], Any]]:
     """DATA SET/METHOD/FOLD → what computes it; fast methods of all data sets first, so that an early stop leaves the most."""
     found: dict[str, Callable[[], Any]] = {}
-    for method in (*METHODS[:-1], *PEERS, METHODS[-1]):
+    for method in (*METHODS[:-1], *chosen_peers(experiment.quick), METHODS[-1]):
         for name in chosen_datasets(experiment.quick):
             folds = 10 if load(name).protocol == "ten-fold" and not experiment.quick else 1
             for key in (f"{name}/{method}/{fold}" for fold in range(folds)):
@@ -278,7 +331,7 @@ def tasks(experiment: Experiment) -> dict[str, Callable[[], Any]]:
 
 def stored(experiment: Experiment) -> dict[str, Any]:
     """The results in `table2.json` (quick: `table2-quick.json`), made first if there are none."""
-    mine = replace(experiment, name="table2", command=f"python -m experiments.table2 --seed {experiment.seed}")
+    mine = replace(experiment, name="table2", command=one_command("table2", experiment.seed, experiment.quick))
     path = mine.results / f"{mine.stem}.json"
     if not path.exists():
         run(mine)
@@ -287,8 +340,23 @@ def stored(experiment: Experiment) -> dict[str, Any]:
 
 def run(experiment: Experiment, only: str = "*") -> None:
     """Compute the tasks that match `only`, then write all that is computed."""
-    experiment.run({key: task for key, task in tasks(experiment).items() if fnmatchcase(key, only)})
-    report(experiment)
+    todo = {key: task for key, task in tasks(experiment).items() if fnmatchcase(key, only)}
+    pending = [key for key in todo if key not in experiment.checkpoint]
+    absent = not_installed(pending)
+    # What cannot be installed is not kept as a result: the next run may be able to.
+    experiment.run({key: task for key, task in todo.items() if not (key in pending and method_of(key) in absent)})
+    report(experiment, absent)
+
+
+def method_of(key: str) -> str:
+    return key.split("/")[1]
+
+
+def not_installed(keys: Iterable[str]) -> dict[str, str]:
+    """Methods of these tasks whose package is not there and cannot be installed → why."""
+    methods = [method for method in dict.fromkeys(map(method_of, keys)) if method in SCRIPTED_PEERS]
+    pythons = {method: peers.environment(SCRIPTED_PEERS[method][0]) for method in methods}
+    return {method: f"not run: not installed: {why}" for method, why in pythons.items() if isinstance(why, Exception)}
 
 
 def main(argv: list[str] | None = None) -> None:

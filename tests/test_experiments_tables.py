@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from experiments import fig6, fig8, fig9, fig10, table1, table2
-from experiments.common import Checkpoint, Experiment
+from experiments.common import Checkpoint, Experiment, one_command
 
 from nestgp.datasets import load
 from nestgp.inference import NestedEP
@@ -30,7 +30,7 @@ def data(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def quick(name: str, results: Path) -> Experiment:
-    return Experiment(name, f"python -m experiments.{name} --quick", quick=True, results=results)
+    return Experiment(name, one_command(name, quick=True), quick=True, results=results)
 
 
 def results_of(name: str, results: Path) -> Any:
@@ -57,6 +57,7 @@ def test_table_2_scores_follow_from_the_rows_it_stores(table: Path) -> None:
     assert list(results) == list(table2.QUICK_DATASETS)
     for dataset in results.values():
         assert list(dataset["methods"]) == [*table2.METHODS, *table2.PEERS]
+        assert dataset["not_run"] == {}
         for protocol, keep in (("paper", slice(None)), ("clean", np.array(dataset["clean"]))):
             if protocol not in dataset["summary"]:
                 assert all(dataset["clean"])
@@ -88,6 +89,11 @@ def test_chains_too_short_to_mix_are_marked(table: Path) -> None:
         assert any(note.startswith(f"{name}/MCMC: 1 of 1 fits not mixed") for note in record["caveats"])
 
 
+def test_a_quick_table_2_says_which_packages_it_leaves_out(table: Path) -> None:
+    record = json.loads((table / "table2-quick.json").read_text())
+    assert table2.QUICK_CAVEAT in record["caveats"]
+
+
 def test_table_2_goes_on_from_its_checkpoints(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (table / "table2-quick.json").read_text()
     monkeypatch.setattr(table2, "run_method", never)
@@ -113,6 +119,7 @@ def test_figures_are_drawn_from_the_table(figure: Any, table: Path, monkeypatch:
         assert "not a result" in (table / f"{name}-quick{part}.svg").read_text()
     drawn, stored = results_of(name, table)["summary"], results_of("table2", table)
     assert drawn == {dataset: row["summary"] for dataset, row in stored.items()}
+    assert results_of(name, table)["table"] == "nestgp reproduce table2 --quick"
     assert "hollow" in (table / f"{name}-quick.svg").read_text()
     assert "hollow" not in (table / f"{name}-quick-peers.svg").read_text()
 

@@ -62,12 +62,13 @@ def small_problem() -> tuple[Any, Any, Any]:
 
 
 def scores(p: Any, y: Any) -> dict[str, Any]:
-    """Mean log probability of the labels, accuracy, and how many labels had a probability below ``TINY``."""
+    """Log probability of each label (m,) and its mean, predicted classes (m,), accuracy, and how many were below ``TINY``."""
     if p.shape != (len(y), p.shape[1]) or not np.isfinite(p).all():
         raise ValueError(f"probabilities of shape {p.shape}, {np.isnan(p).sum()} of them not a number")
     chosen = p[np.arange(len(y)), y]
-    mlpd = float(np.log(np.maximum(chosen, TINY)).mean())
-    return {"mlpd": mlpd, "accuracy": float((p.argmax(axis=1) == y).mean()), "below_tiny": int((chosen < TINY).sum())}
+    lpd, predicted = np.log(np.maximum(chosen, TINY)), p.argmax(axis=1)
+    found = {"mlpd": float(lpd.mean()), "accuracy": float((predicted == y).mean()), "below_tiny": int((chosen < TINY).sum())}
+    return found | {"lpd": lpd.tolist(), "predicted": predicted.tolist()}
 
 
 def peak_megabytes() -> float:
