@@ -12,16 +12,18 @@ that is new; no curvature is lost, and the best point is the best of all. Only t
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from benchmarks.peer_runs.driver import peak_megabytes
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from experiments.common import Checkpoint, Experiment
+from experiments.common import Checkpoint, Experiment, duration
 from experiments.fig8 import draw_data_set
 from experiments.table2 import gather, sample_rows, summarise_methods, unmixed
 from nestgp import hyper, kernels
@@ -33,12 +35,12 @@ from nestgp.plotting import INK, STYLE
 from nestgp.posterior import ProcessPosterior
 from nestgp.predict import class_probabilities
 
-METHODS: dict[str, Any] = {"EP": NestedEP(), "IEP": IndependentEP(), "VB": VariationalBayes(), "LA": Laplace()}
+METHODS: dict[str, Any] = {"EP": NestedEP(precision="mixed"), "IEP": IndependentEP(), "VB": VariationalBayes(), "LA": Laplace()}
 #: Methods whose search ends on the subset.
 SUBSET_ONLY = ("IEP",)
 SUBSET = 1000
-#: Tolerance of every inference of a search. With a looser one values are noisy, and the line search ends early after many tries.
-SEARCH_TOL = 1e-5
+#: First step, in log units, of a search that goes on from the subset's hyperparameters.
+CLOSE = 0.2
 QUICK_SUBSET, QUICK_ROWS, QUICK_TEST_ROWS = 60, 100, 40
 #: Test rows whose latent covariances are held at once.
 BLOCK = 500
@@ -49,23 +51,28 @@ CAVEATS = (
 
 
 def remembered(
-    objective: hyper.Objective, checkpoint: Checkpoint, label: str
+    objective: hyper.Objective, checkpoint: Checkpoint, label: str, spent: list[tuple[float, int]]
 ) -> Callable[[FloatArray], tuple[float, FloatArray]]:
-    """The objective, each θ computed once and then taken from its checkpoint."""
+    """The objective, each θ computed once and then taken from its checkpoint; `spent`: seconds and iterations of each."""
 
     def compute(theta: FloatArray) -> dict[str, Any]:
+        start, before = time.perf_counter(), objective.n_iterations
         value, gradient = objective(theta)
-        return {"value": value, "gradient": gradient.tolist()}
+        seconds, iterations = time.perf_counter() - start, objective.n_iterations - before
+        print(f"{label}: θ = {np.round(theta, 3)}, {-value:.4f}, {iterations} iterations, {duration(seconds)}", file=sys.stderr)
+        return {"value": value, "gradient": gradient.tolist(), "seconds": seconds, "iterations": iterations}
 
     def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
         stored = checkpoint.get(f"{label} theta={theta.tolist()}", partial(compute, theta))
+        objective.follow(np.array(stored["gradient"]))
+        spent.append((stored["seconds"], stored["iterations"]))
         return float(stored["value"]), np.array(stored["gradient"])
 
     return evaluate
 
 
 def climb(
-    evaluate: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, bounds: FloatArray
+    evaluate: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, bounds: FloatArray, first_step: float = 1.0
 ) -> dict[str, Any]:
     """Where the search ended: the best θ of all evaluations, its value, their number, and L-BFGS-B's message."""
     seen: list[tuple[float, list[float]]] = []
@@ -75,7 +82,7 @@ def climb(
         seen.append((value, theta.tolist()))
         return value, gradient
 
-    success, message = hyper.l_bfgs_b(watch, np.clip(start, *bounds.T), bounds)  # type: ignore[arg-type]
+    success, message = hyper.l_bfgs_b(watch, np.clip(start, *bounds.T), bounds, first_step)  # type: ignore[arg-type]
     value, theta = min(seen)
     at_bound = bool(np.any(np.isclose(theta, bounds[:, 0]) | np.isclose(theta, bounds[:, 1])))
     how = {"evaluations": len(seen), "success": success, "message": message, "at_bound": at_bound}
@@ -87,12 +94,12 @@ def search(experiment: Experiment, method: str, start: list[float] | None, rows:
     data = load("usps")
     X, y = data.X_train[rows], data.y_train[rows]
     kernel, units = kernels.default_kernel(data.X_train)
-    inference = replace(METHODS[method], tol=SEARCH_TOL)
-    objective = hyper.Objective(kernel, X, y, data.n_classes, inference, hyper.HalfStudentT(), units)
-    objective.tol = SEARCH_TOL
-    theta = kernels.theta(kernel) if start is None else np.array(start)
-    evaluate = remembered(objective, experiment.checkpoint, f"{method}/{label}")
-    return climb(evaluate, theta, kernels.bounds(kernel)) | {"rows": len(rows)}
+    objective = hyper.Objective(kernel, X, y, data.n_classes, METHODS[method], hyper.HalfStudentT(), units)
+    theta, spent = kernels.theta(kernel) if start is None else np.array(start), []
+    evaluate = remembered(objective, experiment.checkpoint, f"{method}/{label}", spent)
+    found = climb(evaluate, theta, kernels.bounds(kernel), 1.0 if start is None else CLOSE)
+    seconds, iterations = np.sum(spent, axis=0)
+    return found | {"rows": len(rows), "seconds": seconds, "iterations": int(iterations), "peak_megabytes": peak_megabytes()}
 
 
 def predictions(method: str, theta: list[float], train: IntArray, test: IntArray) -> dict[str, Any]:
@@ -102,14 +109,16 @@ def predictions(method: str, theta: list[float], train: IntArray, test: IntArray
     assert data.y_test is not None
     X, y, X_test, y_test = data.X_train[train], data.y_train[train], data.X_test[test], data.y_test[test]
     kernel = kernels.with_theta(kernels.default_kernel(data.X_train)[0], np.array(theta))
-    inference = METHODS[method]
+    inference, began = METHODS[method], time.perf_counter()
     fit = inference.infer(kernels.gram(kernel, X), y, data.n_classes)
     posterior = ProcessPosterior(kernel, X, fit.posterior)
     blocks = [X_test[first : first + BLOCK] for first in range(0, len(X_test), BLOCK)]
     rule = (inference.default_rule, inference.likelihood)
     p = np.exp(np.concatenate([class_probabilities(*posterior.latent(block), *rule) for block in blocks]))
     scores = {"lpd": log_predictive_density(p, y_test), "predicted": p.argmax(axis=1)}
-    return scores | {"theta": theta, "status": fit.status.value, "n_iter": fit.n_iter, "log_evidence": fit.log_evidence}
+    how = {"status": fit.status.value, "n_iter": fit.n_iter, "log_evidence": fit.log_evidence}
+    how |= {"seconds": time.perf_counter() - began, "peak_megabytes": peak_megabytes()}
+    return scores | {"theta": theta, **how}
 
 
 def run(experiment: Experiment) -> None:

@@ -172,9 +172,15 @@ def test_clear(tmp_path: Path) -> None:
     store = Checkpoint(tmp_path / "c")
     store.get("a", lambda: 1)
     store.get("b", lambda: {"x": np.ones(1)})
+    chains = [store.path / "MCMC.chain0.pkl", store.path / "chains" / "glass-MCMC-0.chain1.pkl"]
+    chains[1].parent.mkdir()
+    for chain in chains:
+        chain.write_bytes(b"half a chain")
     store.clear()
     assert "a" not in store
     assert "b" not in store
+    assert not any(chain.exists() for chain in chains)
+    Checkpoint(tmp_path / "nothing").clear()
 
 
 # ----------------------------------------------------------------------------------------------------- progress
@@ -236,8 +242,8 @@ def test_quick_runs_and_other_seeds_keep_apart(tmp_path: Path) -> None:
     for i, run in enumerate(runs):
         assert run.run({"k": partial(int, i)}) == {"k": i}
     assert [run.command for run in runs][::3] == [
-        "python -m experiments.demo --seed 0",
-        "python -m experiments.demo --seed 1 --quick",
+        "nestgp reproduce demo",
+        "nestgp reproduce demo --seed 1 --quick",
     ]
     assert runs[0].save({}).name == "demo.json"
     assert json.loads(runs[1].save({}).read_text())["quick"] is True

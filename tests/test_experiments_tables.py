@@ -220,7 +220,10 @@ class Bowl:
     """−log posterior of a bent bowl, which counts its evaluations and stops at one of them as an interrupt would."""
 
     def __init__(self, stop_at: int | None = None) -> None:
-        self.calls, self.stop_at = 0, stop_at
+        self.calls, self.stop_at, self.n_iterations = 0, stop_at, 0
+
+    def follow(self, gradient: Any) -> None:
+        """It has no tolerance that could follow."""
 
     def __call__(self, theta: Any) -> tuple[float, Any]:
         self.calls += 1
@@ -236,7 +239,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
     whole, first, second = Bowl(), Bowl(stop_at=8), Bowl()
 
     def climb(objective: Bowl, folder: str) -> dict[str, Any]:
-        evaluate = fig10.remembered(objective, Checkpoint(tmp_path / folder), "EP")  # type: ignore[arg-type]
+        evaluate = fig10.remembered(objective, Checkpoint(tmp_path / folder), "EP", [])  # type: ignore[arg-type]
         return fig10.climb(evaluate, start, bounds)
 
     expected = climb(whole, "whole")

@@ -31,9 +31,9 @@ Report = Callable[[str], None]
 
 #: Root of the source tree when nestgp runs from one, as after `pip install --editable .`
 SOURCE = Path(__file__).resolve().parents[2]
-NO_BENCHMARKS = (
-    "The benchmarks live in the source tree of nestgp, not in the installed package. To run them, clone its\n"
-    "repository and, inside the clone, run: pip install --editable '.[dev]' and then: nestgp bench"
+NOT_HERE = (
+    "The {what} live in the source tree of nestgp, not in the installed package. To run them, clone its\n"
+    "repository and, inside the clone, run: pip install --editable '.[dev]' and then: nestgp {command}"
 )
 
 NESTED_EP = "nestgp: nested EP"
@@ -110,14 +110,44 @@ def build_app() -> "typer.Typer":
         """Measure speed, memory and accuracy, as ratios (in the source tree only)."""
         raise typer.Exit(run_benchmarks([*(names or []), *(["--list"] if show else [])]))
 
+    @app.command()
+    def reproduce(
+        names: Annotated[
+            list[str] | None,
+            typer.Argument(metavar="NAME", help="fig1 … fig10, table1, table2; all; report: only the report."),
+        ] = None,
+        quick: Annotated[bool, typer.Option("--quick", help="A smaller version, minutes and not a result.")] = False,
+        seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+        results: Annotated[
+            Path | None, typer.Option(help="Where results go; not given: the source tree's experiments/results.")
+        ] = None,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on from checkpoints.")] = False,
+        show: Annotated[bool, typer.Option("--list", help="Show the names and what each shows, and exit.")] = False,
+    ) -> None:
+        """Make the paper's figures and tables again, and a report of them (in the source tree only)."""
+        flags = [f"--{name}" for name, wanted in (("quick", quick), ("fresh", fresh), ("list", show)) if wanted]
+        # The command runs elsewhere, so a relative path must be made absolute here.
+        folder = [] if results is None else ["--results", str(results.resolve())]
+        raise typer.Exit(run_experiments([*(names or []), "--seed", str(seed), *folder, *flags]))
+
     return app
 
 
 def run_benchmarks(arguments: list[str]) -> int:
-    """Exit status of `python -m benchmarks ARGUMENT …` in the source tree; says where it is if this is not one."""
-    if not (SOURCE / "benchmarks" / "__main__.py").exists():
-        sys.exit(NO_BENCHMARKS)
-    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=SOURCE, check=False).returncode
+    """Exit status of `python -m benchmarks ARGUMENT …` in the source tree."""
+    return _run_in_source("benchmarks", arguments, NOT_HERE.format(what="benchmarks", command="bench"))
+
+
+def run_experiments(arguments: list[str]) -> int:
+    """Exit status of `python -m experiments ARGUMENT …` in the source tree."""
+    return _run_in_source("experiments", arguments, NOT_HERE.format(what="experiments", command="reproduce"))
+
+
+def _run_in_source(package: str, arguments: list[str], missing: str) -> int:
+    """Exit status of `python -m PACKAGE ARGUMENT …` in the source tree; ends with `missing` if this is not one."""
+    if not (SOURCE / package / "__main__.py").exists():
+        sys.exit(missing)
+    return subprocess.run([sys.executable, "-m", package, *arguments], cwd=SOURCE, check=False).returncode
 
 
 class Wine(NamedTuple):

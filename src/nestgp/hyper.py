@@ -21,8 +21,11 @@ from nestgp.independent import IndependentBlocks
 from nestgp.inference.result import Fit, Inference, Status
 from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 
-#: Loosest tolerance of an evaluation, and its share of the steepest slope, which it follows down to the inference's own.
-LOOSE_TOL, TOL_PER_SLOPE = 3e-2, 3e-3
+#: Loosest tolerance of an evaluation, unless the inference has a ``search_tol``; it follows the steepest slope down to the
+#: inference's own tolerance.
+LOOSE_TOL, TOL_PER_SLOPE = 1e-3, 3e-3
+#: A search ends when the objective grows by less than this part of itself, or so many evaluations in a row differ by less.
+SEARCH_FTOL, PLATEAU = 1e-6, 3
 #: How many of the last evaluations may serve as a warm start.
 REMEMBERED = 8
 #: Message of a search that the user has ended.
@@ -126,7 +129,7 @@ class Objective:
         self.kernel, self.X, self.y, self.n_classes = kernel, X, y, n_classes
         self.inference, self.prior, self.units, self.progress = inference, prior, units, progress
         self.names = kernels.hyperparameter_names(kernel)
-        self.tol = max(LOOSE_TOL, getattr(inference, "tol", 0.0))
+        self.tol = max(getattr(inference, "search_tol", LOOSE_TOL), getattr(inference, "tol", 0.0))
         self.best: tuple[FloatArray, float, Fit] | None = None
         self.n_evaluations = self.n_iterations = self.n_failures = 0
         self._recent: list[tuple[FloatArray, Fit]] = []
@@ -143,9 +146,13 @@ class Objective:
             self.best = (theta.copy(), value, fit)
         if self.progress is not None:
             self.progress(self.n_evaluations, value, fit)
+        self.follow(gradient)
+        return -value, -gradient
+
+    def follow(self, gradient: FloatArray) -> None:
+        """Tolerance of the next evaluation, from the gradient of the last: tighter where the slope is gentle, never looser."""
         slope = float(np.abs(gradient).max(initial=0.0))
         self.tol = float(np.clip(TOL_PER_SLOPE * slope, getattr(self.inference, "tol", 0.0), self.tol))
-        return -value, -gradient
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray, Fit] | None:
         with single_threaded_if_small(self.y.size):
@@ -207,23 +214,36 @@ class Objective:
 Climb = Callable[[Objective, FloatArray, FloatArray], tuple[bool, str]]
 
 
-def l_bfgs_b(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[bool, str]:
+def l_bfgs_b(objective: Objective, start: FloatArray, bounds: FloatArray, first_step: float = 1.0) -> tuple[bool, str]:
     """Gradient search on the evidence, as it is at the inference's solution for each θ.
 
     Where every variable has bounds, L-BFGS-B takes the whole gradient for its first step, tens of log units here. So it searches
-    over v in θ = start + s v, with s² = 1/|gradient at the start|, which makes that step one log unit long.
+    over v in θ = start + s v, with s² = first_step/|gradient at the start|, which makes that step so many log units long.
+
+    Values carry the error of a tolerance, and its line search cannot go below that: evaluations that no longer differ end it.
     """
     first = objective(start)
-    s = 1.0 / math.sqrt(max(1.0, float(np.linalg.norm(first[1]))))
+    s = math.sqrt(min(1.0, first_step / max(float(np.linalg.norm(first[1])), 1e-300)))
+    values: list[float] = []
 
     def scaled(v: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = objective(np.clip(start + s * v, *bounds.T)) if v.any() else first
+        values.append(value)
+        if max(values[-PLATEAU:]) - min(values) <= SEARCH_FTOL * max(1.0, abs(value)) and len(values) > PLATEAU:
+            raise _Plateau
         return value, s * gradient
 
-    options = {"maxiter": 200, "ftol": 1e-6, "gtol": 1e-3 * s}
+    options = {"maxiter": 200, "ftol": SEARCH_FTOL, "gtol": 1e-3 * s}
     box = (bounds - start[:, None]) / s
-    result: Any = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", bounds=box, options=options)  # type: ignore[call-overload]
+    try:
+        result: Any = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", bounds=box, options=options)  # type: ignore[call-overload]
+    except _Plateau:
+        return True, f"CONVERGENCE: {PLATEAU} EVALUATIONS WITHIN FTOL OF THE BEST"
     return bool(result.success), str(result.message)
+
+
+class _Plateau(Exception):
+    """The last evaluations are as good as the best, as far as their tolerance can tell."""
 
 
 def em(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[bool, str]:

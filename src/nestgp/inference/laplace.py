@@ -38,6 +38,7 @@ class Laplace:
 
     likelihood: ClassVar[str] = "softmax"
     default_rule: ClassVar[str] = "exact"
+    search_tol: ClassVar[float] = 1e-6  # its log determinant is not stationary at the mode, and Newton's steps are few
 
     def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit:
         """Posterior, evidence and its gradient for kernel matrix K (n, n) or (c, n, n) and labels y (n,)."""
