@@ -340,7 +340,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
         theta, bounds = kernels.theta(kernel), kernels.bounds(kernel)
         start = np.clip(theta, bounds[:, 0], bounds[:, 1])
-        climb = hyper.em if self.optimizer == "em" else hyper.l_bfgs_b
+        climb = hyper.em if self.optimizer == "em" else hyper.coarse_to_fine
         restarts = (self.n_restarts, self._generator(), self.n_jobs)
         result = hyper.search_with_restarts(make_objective, start, bounds, *restarts, climb)
         if self.verbose:
@@ -375,5 +375,6 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _print_progress(evaluation: int, value: float, fit: Fit) -> None:
-    line = f"\revaluation {evaluation:3d}  log posterior {value:12.4f}  {fit.n_iter:3d} iterations, {fit.status.value}"
+    n = len(fit.posterior.mean)
+    line = f"\r{n} rows, evaluation {evaluation:3d}  log posterior {value:12.4f}  {fit.n_iter:3d} iterations, {fit.status.value}"
     print(line, end="", file=sys.stderr, flush=True)
