@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 from experiments import fig6, fig8, fig9, fig10, table1, table2
 from experiments.common import Checkpoint, Experiment, one_command
+from numpy.testing import assert_allclose
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.preprocessing import StandardScaler
 
+from nestgp import hyper, kernels
 from nestgp.datasets import load
-from nestgp.inference import NestedEP
+from nestgp.hyper import HalfStudentT
+from nestgp.inference import Laplace, NestedEP
 
 
 @pytest.fixture(scope="module")
@@ -205,52 +210,54 @@ def test_exponents_of_the_theory() -> None:
 # ------------------------------------------------------------------------------------------------------ figure 10
 
 
-def test_figure_10(data: None, tmp_path: Path) -> None:
+def test_figure_10(data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hyper, "COARSE_FROM", 100)
     fig10.run(quick("fig10", tmp_path))
     found = results_of("fig10", tmp_path)
     assert list(found["methods"]) == list(fig10.METHODS)
     assert found["summary"]["paper"]["methods"]["EP"]["mlpd"]["mean"] > -np.log(10)
-    for method, searches in found["searches"].items():
-        assert ("all rows" in searches) == (method not in fig10.SUBSET_ONLY)
-        last = list(searches.values())[-1]
-        assert found["methods"][method]["fits"][0]["theta"] == last["theta"]
+    for method, search in found["searches"].items():
+        sizes = [stage["rows"] for stage in search["stages"]]
+        assert (sizes[0] == 150) == (method not in fig10.SUBSET_ONLY)
+        assert sizes == sorted(sizes, reverse=True)
+        assert found["methods"][method]["fits"][0]["theta"] == search["theta"] == search["stages"][0]["theta"]
 
 
-class Bowl:
-    """−log posterior of a bent bowl, which counts its evaluations and stops at one of them as an interrupt would."""
+def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load("wine")
+    X, y = StandardScaler().fit_transform(data.X_train), data.y_train
+    kernel, units = ConstantKernel(1.0) * RBF(np.ones(13)), np.ones(14)
+    problem = (kernel, X, y, 3, Laplace(), HalfStudentT(), units)
+    start, bounds = kernels.theta(kernel), kernels.bounds(kernel)
+    computed: list[int] = []
+    evaluate = hyper.Objective._evaluate
 
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.calls, self.stop_at, self.n_iterations = 0, stop_at, 0
-
-    def follow(self, gradient: Any) -> None:
-        """It has no tolerance that could follow."""
-
-    def __call__(self, theta: Any) -> tuple[float, Any]:
-        self.calls += 1
-        if self.calls == self.stop_at:
+    def counted(self: Any, theta: Any) -> Any:
+        computed.append(len(self.y))
+        if len(computed) == stop_at:
             raise KeyboardInterrupt
-        x, y = theta
-        value = (1 - x) ** 2 + 10 * (y - x * x) ** 2
-        return float(value), np.array([-2 * (1 - x) - 40 * x * (y - x * x), 20 * (y - x * x)])
+        return evaluate(self, theta)
 
+    monkeypatch.setattr(hyper.Objective, "_evaluate", counted)
+    monkeypatch.setattr(hyper, "COARSE_FROM", 100)
 
-def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
-    start, bounds = np.array([-1.0, 1.5]), np.array([[-5.0, 5.0], [-5.0, 5.0]])
-    whole, first, second = Bowl(), Bowl(stop_at=8), Bowl()
+    def climb(folder: str) -> fig10.Remembered:
+        objective = fig10.Remembered(Checkpoint(tmp_path / folder), "LA", *problem)
+        hyper.coarse_to_fine(objective, start, bounds)
+        return objective
 
-    def climb(objective: Bowl, folder: str) -> dict[str, Any]:
-        evaluate = fig10.remembered(objective, Checkpoint(tmp_path / folder), "EP", [])  # type: ignore[arg-type]
-        return fig10.climb(evaluate, start, bounds)
-
-    expected = climb(whole, "whole")
+    stop_at = 0
+    whole = climb("whole")
+    assert set(computed) == {60, 178}  # a third of 59, 71 and 48 rows, rounded up, and all of them
+    count = len(computed)
+    computed.clear()
+    stop_at = count - 3
     with pytest.raises(KeyboardInterrupt):
-        climb(first, "parts")
-    assert climb(second, "parts") == expected
-    assert whole.calls == 7 + second.calls == expected["evaluations"]
-    assert expected["theta"] == pytest.approx([1.0, 1.0], abs=1e-2)
-    assert not expected["at_bound"]
-
-
-def test_a_search_that_ends_at_a_bound_says_so() -> None:
-    bounds = np.array([[-5.0, 0.5], [-5.0, 5.0]])
-    assert fig10.climb(Bowl(), np.array([-1.0, 1.5]), bounds)["at_bound"]
+        climb("parts")
+    stop_at = 0
+    again = climb("parts")
+    assert whole.best is not None
+    assert again.best is not None
+    assert_allclose(again.best[0], whole.best[0], atol=1e-6)
+    assert again.n_evaluations == whole.n_evaluations
+    assert len(computed) == count + 1  # only the one that was interrupted is tried twice

@@ -455,7 +455,7 @@ def figure_10(iep: float = 0.0, at_bound: bool = False) -> dict[str, Any]:
     every = data(IEP=iep, VB=-0.5, LA=-0.5)
     for method in ("VB", "LA"):
         wrong(every, method, 20)
-    return every | {"searches": {"VB": {"subset": {"at_bound": True}, "all rows": {"at_bound": at_bound}}}}
+    return every | {"searches": {"VB": {"at_bound": at_bound}}}
 
 
 def test_usps_with_ten_classes() -> None:
