@@ -414,7 +414,7 @@ def test_inverse_hessian_of_a_quadratic_is_learnt_from_its_gradients() -> None:
 
 
 def test_newton_step_comes_first_where_the_curvature_is_known() -> None:
-    A, top, tried = np.array([[30.0, -12.0], [-12.0, 8.0]]), np.array([2.0, 1.0]), []
+    A, top, tried = np.array([[30.0, -12.0], [-12.0, 8.0]]), np.array([1.6, 0.5]), []
 
     def bowl(theta: Array) -> tuple[float, Array]:
         tried.append(theta.copy())
@@ -428,6 +428,9 @@ def test_newton_step_comes_first_where_the_curvature_is_known() -> None:
     hyper.l_bfgs_b(bowl, START, beyond, np.linalg.inv(A))  # type: ignore[arg-type]
     best = min(list(tried), key=lambda t: bowl(t)[0])
     assert best[0] == pytest.approx(1.5)
+    tried.clear()
+    hyper.l_bfgs_b(bowl, START, BOUNDS, 1e3 * np.eye(2))  # type: ignore[arg-type]
+    assert np.linalg.norm(tried[1] - START) == pytest.approx(1.0)  # however wrong the curvature is
 
 
 def test_many_rows_are_searched_with_a_third_of_them_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,8 @@ def l_bfgs_b(
     """Gradient search on the evidence, as it is at the inference's solution for each θ.
 
     It searches over v in θ = start + C v with C Cᵀ = ``inverse_hessian``, so that its first step, the whole gradient by v, is
-    Newton's. Where none is given C = s I, with s² = 1/|gradient at the start|: a first step of one log unit, instead of tens.
+    Newton's. Where none is given C = s I, with s² = 1/|gradient at the start|. Either way C is scaled down to a first step of at
+    most one log unit.
 
     Values carry the error of a tolerance, and its line search cannot go below that: evaluations that no longer differ end it.
     """
@@ -248,7 +249,8 @@ def l_bfgs_b(
         C, box, ftol = s * np.eye(start.size), (bounds - start[:, None]) / s, SEARCH_FTOL
     else:  # a rotated box is none: θ is clipped instead
         box, ftol = np.tile([-UNBOUNDED, UNBOUNDED], (start.size, 1)), NEWTON_FTOL
-        C = np.linalg.cholesky(inverse_hessian).astype(np.float64)
+        length = float(np.linalg.norm(inverse_hessian @ first[1]))
+        C = np.linalg.cholesky(inverse_hessian / max(1.0, length)).astype(np.float64)
     seen: list[tuple[float, FloatArray]] = []
 
     def by_v(v: FloatArray) -> tuple[float, FloatArray]:
@@ -299,7 +301,10 @@ def inverse_hessian(path: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray
             H = product / float(change @ change) * np.eye(d)
         V = np.eye(d) - np.outer(step, change) / product
         H = V @ H @ V.T + np.outer(step, step) / product
-    return np.eye(d) if H is None else 0.5 * (H + H.T)
+    if H is None:
+        return np.eye(d)
+    values, vectors = np.linalg.eigh(H)
+    return np.asarray((vectors * np.maximum(values, 1e-6 * values[-1])) @ vectors.T)
 
 
 def _agree(a: tuple[float, FloatArray], b: tuple[float, FloatArray], ftol: float) -> bool:
