@@ -37,7 +37,7 @@ SAMPLERS: dict[str, type] = {"gibbs": Gibbs, "smh": ScaledMetropolis, "ess": Ell
 WITH_TKP = {"laplace-tkp": "laplace", "ep-tkp": "ep"}
 NAMES = sorted([*INFERENCES, *WITH_TKP, *SAMPLERS])
 #: Bytes of latent covariance work held at once during prediction.
-PREDICT_MEMORY = 64 << 20
+PREDICT_MEMORY = 256 << 20
 
 
 class GPClassifier(ClassifierMixin, BaseEstimator):

@@ -27,7 +27,7 @@ from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 LOOSE_TOL, TIGHT_TOL, TOL_PER_SLOPE = 1e-3, 1e-4, 0.3
 #: A search ends when the objective grows by less than this part of itself; with a known curvature steps are long enough for
 #: the second number.
-SEARCH_FTOL, NEWTON_FTOL = 1e-6, 1e-5
+SEARCH_FTOL, NEWTON_FTOL = 1e-6, 3e-5
 #: It also ends when so many evaluations in a row differ by less, at θ that differ by no more than this.
 PLATEAU, SAME_THETA = 3, 0.01
 #: From so many rows on, a search goes first through every third row of each class.

@@ -39,7 +39,7 @@ LARGE_VARIANCE = 1e3
 #: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
 SMALL_PRODUCT = 50_000
 #: New inputs that are predicted together: enough for the matrix products, little enough to stay in cache.
-PREDICT_ROWS = 256
+PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
 PSD_SLACK = 1e-6
 
@@ -471,10 +471,11 @@ class DenseBlocks(KernelStack):
         c, m = self.n_classes, k_star.shape[-1]
         prior_variance = np.broadcast_to(prior_variance, (c, m))
         cov = np.zeros((m, c, c))
-        starts = range(0, m, PREDICT_ROWS)
+        blocks = -(-m // PREDICT_ROWS)
+        edges = np.linspace(0, m, max(1, blocks + blocks % 2) + 1).astype(int)  # alike, and even in number: two threads end together
 
         def work(task: int) -> None:
-            part = slice(starts[task], min(starts[task] + PREDICT_ROWS, m))
+            part = slice(edges[task], edges[task + 1])
             V = np.empty((c, self.n, part.stop - part.start))
             for k in range(c):
                 Ks = np.ascontiguousarray((k_star if k_star.ndim == 2 else k_star[k])[:, part])
@@ -483,8 +484,8 @@ class DenseBlocks(KernelStack):
                 lower_times_in_place(self.inv_chol_p, V[k])
             _add_inner_products(V, cov[part])
 
-        with workers_for(self.n, len(starts)) as workers:
-            for_each(work, len(starts), workers)
+        with workers_for(self.n, edges.size - 1) as workers:
+            for_each(work, edges.size - 1, workers)
         return cov
 
     def _smooth(self, k: int, k_star: FloatArray, out: FloatArray) -> None:
