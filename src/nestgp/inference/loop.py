@@ -15,6 +15,8 @@ from nestgp.inference.result import Fit, Iteration, Status
 from nestgp.linalg import FloatArray, KernelStack, NotPositiveDefiniteError
 
 _SMALLEST_DAMPING = 1e-3
+#: Weighted rms of F(x) − x below which steps are extrapolated, unless a method says otherwise.
+NEAR = 0.05
 #: In single precision the iteration goes on down to this residual, and not below what rounding leaves of it.
 ROUGH_TOL = 1e-4
 #: Where rounding leaves more than this, single precision would only lead astray.
@@ -90,7 +92,7 @@ class AdaptiveMixing:
     and shortens the step.
     """
 
-    def __init__(self, damping: float = 0.8, window: int = 6, near: float = 0.3) -> None:
+    def __init__(self, damping: float = 0.8, window: int = 6, near: float = NEAR) -> None:
         self.damping = damping
         self.window = window
         self.near = near
@@ -209,10 +211,10 @@ def find_fixed_point(
     return Outcome(best[0], best[1], status, tuple(history))
 
 
-def make_mixer(damping: float | str) -> Mixer:
+def make_mixer(damping: float | str, near: float = NEAR) -> Mixer:
     """The mixer that ``damping`` names: "adaptive", or a fixed number in (0, 1]."""
     if damping == "adaptive":
-        return AdaptiveMixing()
+        return AdaptiveMixing(near=near)
     if isinstance(damping, str) or not 0.0 < damping <= 1.0:
         raise ValueError(f"damping={damping!r} is neither 'adaptive' nor a number in (0, 1]: use 'adaptive' or e.g. 0.8")
     return FixedDamping(float(damping))
@@ -238,6 +240,7 @@ def run(
     max_iter: int,
     tol: float,
     rough: FixedPointMethod | None = None,
+    near: float = NEAR,
 ) -> Fit:
     """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result.
 
@@ -249,7 +252,7 @@ def run(
         return method.failed(Status.NOT_POSITIVE_DEFINITE)
     outcome = None
     starts = method.starts(init)
-    mixer = make_mixer(damping)
+    mixer = make_mixer(damping, near)
     ahead: tuple[Iteration, ...] = ()
     rough_tol = np.inf if rough is None else _rough_tol(method.blocks.K)
     if rough is not None and max_iter > 1 and rough_tol < ROUGH_LIMIT:
@@ -257,10 +260,10 @@ def run(
         if found is not None:
             ahead, starts = found.history, [found.x, *starts]
         if found is None or found.status is not Status.CONVERGED:
-            mixer = make_mixer(damping)  # what it has learnt last is rounding
+            mixer = make_mixer(damping, near)  # what it has learnt last is rounding
     for x in starts:
         outcome = find_fixed_point(method, x, mixer, max_iter - len(ahead), tol)
-        mixer = make_mixer(damping)
+        mixer = make_mixer(damping, near)
         if outcome is not None and outcome.status is not Status.DIVERGED:
             break
     if outcome is None:
