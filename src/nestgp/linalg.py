@@ -472,7 +472,9 @@ class DenseBlocks(KernelStack):
         prior_variance = np.broadcast_to(prior_variance, (c, m))
         cov = np.zeros((m, c, c))
         blocks = -(-m // PREDICT_ROWS)
-        edges = np.linspace(0, m, max(1, blocks + blocks % 2) + 1).astype(int)  # alike, and even in number: two threads end together
+        if blocks > 1:
+            blocks += blocks % 2  # alike, and even in number: two threads end together
+        edges = np.linspace(0, m, blocks + 1).astype(int)
 
         def work(task: int) -> None:
             part = slice(edges[task], edges[task + 1])
