@@ -29,7 +29,7 @@ def labelled(n: int, c: int) -> tuple[Any, Any]:
 def timed(precision: str, X: Any, y: Any, kernel: Any, optimizer: str | None) -> tuple[float, Any]:
     """Seconds of a fit, and the fitted classifier."""
     start = time.perf_counter()
-    clf = GPClassifier(kernel, NestedEP(precision=precision), optimizer=optimizer).fit(X, y)
+    clf = GPClassifier(kernel, inference=NestedEP(precision=precision), optimizer=optimizer).fit(X, y)
     return time.perf_counter() - start, clf
 
 
