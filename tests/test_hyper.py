@@ -304,6 +304,17 @@ def test_an_interrupt_keeps_the_best_point_so_far(objective_of: Any) -> None:
     assert result.objective == pytest.approx(-values[best])
 
 
+def test_an_interrupt_among_few_rows_keeps_what_they_have_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem("overlapping")
+    monkeypatch.setattr(hyper, "COARSE_FROM", p.y.size)
+    objective = Objective(rbf(1.0, 0.0), p.X, p.y, 4, Interrupting(3), HalfStudentT(), np.ones(2))
+    with pytest.warns(UserWarning, match="interrupted by user: the best point so far is used"):
+        result = search(objective, START, BOUNDS)
+    assert result.message == "interrupted"
+    assert result.n_evaluations == 1  # with all rows, at the better of the two points that the few rows have seen
+    assert len(result.fit.posterior.mean) == p.y.size
+
+
 def test_an_interrupt_before_anything_was_found_is_passed_on(objective_of: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

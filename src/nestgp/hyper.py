@@ -156,13 +156,9 @@ class Objective:
         if self.progress is not None:
             self.progress(self.n_evaluations, value, fit)
         self.path.append((theta.copy(), -gradient))
-        self.follow(gradient)
-        return -value, -gradient
-
-    def follow(self, gradient: FloatArray) -> None:
-        """Tolerance of the next evaluation, from the gradient of the last: tighter where the slope is gentle, never looser."""
         slope = float(np.abs(gradient).max(initial=0.0))
-        self.tol = float(np.clip(TOL_PER_SLOPE * slope / self.y.size, min(TIGHT_TOL, self.tol), self.tol))
+        self.tol = float(np.clip(TOL_PER_SLOPE * slope / self.y.size, min(TIGHT_TOL, self.tol), self.tol))  # never looser
+        return -value, -gradient
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray, Fit] | None:
         with single_threaded_if_small(self.y.size):
@@ -282,7 +278,12 @@ def coarse_to_fine(objective: Objective, start: FloatArray, bounds: FloatArray) 
     coarse = objective.thinned()
     if coarse is None:
         return l_bfgs_b(objective, start, bounds)
-    coarse_to_fine(coarse, start, bounds)
+    try:
+        coarse_to_fine(coarse, start, bounds)
+    except KeyboardInterrupt:
+        if coarse.best is not None:
+            objective(coarse.best[0])  # what the few rows have found is kept
+        raise
     if coarse.best is None or np.isclose(coarse.best[0][:, None], bounds).any():
         return l_bfgs_b(objective, start, bounds)
     return l_bfgs_b(objective, coarse.best[0], bounds, inverse_hessian(coarse.path) * coarse.y.size / objective.y.size)

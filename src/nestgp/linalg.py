@@ -38,7 +38,7 @@ SMALL_PI = 1e-4
 LARGE_VARIANCE = 1e3
 #: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
 SMALL_PRODUCT = 50_000
-#: New inputs that are predicted together: enough for the matrix products, little enough to stay in cache.
+#: New inputs that are predicted together, at most: enough for the matrix products (measured), and bounded memory.
 PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
 PSD_SLACK = 1e-6
