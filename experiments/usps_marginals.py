@@ -22,7 +22,7 @@ from experiments.common import Experiment
 from experiments.toy import judge
 from nestgp import GPClassifier, datasets
 from nestgp.inference import IndependentEP, Laplace, NestedEP, VariationalBayes
-from nestgp.sampling import EllipticalSlice, Gibbs
+from nestgp.sampling import Gibbs, Hamiltonian
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -48,16 +48,16 @@ class Size(NamedTuple):
 
     rows: int | None
     gibbs: Gibbs
-    slices: EllipticalSlice
+    hamiltonian: Hamiltonian
     jobs: int | None
     ep_tkp_step: int
     pixels: int
     dots: int
 
 
-# EP-TKP infers three problems of n + 1 points per row: hours for all rows, so a quarter of them, evenly spread.
-FULL = Size(None, Gibbs(1000, 400, 4, thin=2), EllipticalSlice(1000, 1000, 4, thin=5), 2, 4, 100, 1500)
-QUICK = Size(30, Gibbs(20, 10, 2), EllipticalSlice(20, 10, 2, updates=5), None, 15, 30, 40)
+# EP-TKP infers three problems of n + 1 points per row: hours for all rows, so a few of them, evenly spread.
+FULL = Size(None, Gibbs(400, 100, 4), Hamiltonian(400, 100, 4), None, 16, 100, 1500)
+QUICK = Size(30, Gibbs(20, 10, 2), Hamiltonian(20, 10, 2), None, 15, 30, 40)
 
 
 def size(experiment: Experiment) -> Size:
@@ -162,7 +162,7 @@ def ground(experiment: Experiment) -> Ground:
         "log_lengthscale": LOG_LENGTHSCALE,
         "n_train": len(problem.y["train"]),
         "n_test": len(problem.y["test"]),
-        "samplers": {PROBIT: repr(how.gibbs), SOFTMAX: repr(how.slices)},
+        "samplers": {PROBIT: repr(how.gibbs), SOFTMAX: repr(how.hamiltonian)},
         "worst_mixing_of_probabilities_shown": mixing,
         "log_evidence": {name: float(found[name]["log_evidence"]) for name in APPROXIMATIONS},
     }
@@ -218,7 +218,7 @@ def _blocks(problem: Digits, step: int) -> Iterator[tuple[str, IntArray]]:
 
 def sample(name: str, problem: Digits, row: int, how: Size, shared: Experiment) -> dict[str, NDArray[Any]]:
     """Probabilities by split, their mixing where the figure shows them (the true class), and draws of the row's latents."""
-    sampler: Any = how.gibbs if name == PROBIT else how.slices
+    sampler: Any = how.gibbs if name == PROBIT else how.hamiltonian
     sampler = replace(sampler, checkpoint=str(shared.checkpoint.path / name.replace(" ", "-")))
     clf = _classifier(sampler, problem, random_state=shared.seed, n_jobs=how.jobs)
     draws = clf.posterior_.draws.f[:, :, :, row].reshape(-1, len(problem.names))

@@ -20,14 +20,16 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, WhiteK
 
 from nestgp import GPClassifier, kernels
 from nestgp import classifier as classifier_module
-from nestgp.hyper import HalfStudentT
+from nestgp.hyper import HalfStudentT, Objective
 from nestgp.inference.result import Status
 from nestgp.predict import exact_log_probabilities, softmax_exact_log_probabilities
-from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis, chain
+from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis, chain
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.factors import JITTER, Factors
 from nestgp.sampling.mixing import ess_bulk, summarise
 from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, learn_metric
+from nestgp.sampling.run import at_mode
+from nestgp.sampling.surrogate import Surrogate
 from tests.oracles._types import Array
 from tests.oracles.integrals import log_evidence_bruteforce
 from tests.oracles.softmax import softmax_predictive
@@ -171,8 +173,12 @@ def test_gibbs_against_brute_force(latent_move: str, name: str, n_draws: int) ->
     assert np.all(np.abs(found - expected) < 4.0 * np.hypot(error, 1e-3))
 
 
-@pytest.mark.parametrize("sampler", [ScaledMetropolis(250, 100, 2, updates=15), EllipticalSlice(250, 50, 2, updates=8)])
-def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis | EllipticalSlice) -> None:
+@pytest.mark.parametrize(
+    "sampler",
+    [ScaledMetropolis(250, 100, 2, updates=15), EllipticalSlice(250, 50, 2, updates=8), Hamiltonian(250, 50, 2)],
+    ids=["smh", "ess", "hmc"],
+)
+def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis | EllipticalSlice | Hamiltonian) -> None:
     expected, its_error = softmax_predictive(kernels.gram(SHARED, np.concatenate([X4, X_NEW])), Y4, 3, 12, 8)
     fit: Any = sampler.sample(SHARED, X4, Y4, 3, np.random.default_rng(2))
     mean, cov = fit.posterior.latent(X_NEW)
@@ -218,6 +224,7 @@ EVERY_SWEEP = {
     "gibbs-joint": short(hyper="joint", latent_move="slice"),
     "smh": ScaledMetropolis(5, 2, 2, updates=3),
     "ess": EllipticalSlice(5, 2, 2, updates=2),
+    "hmc": Hamiltonian(5, 2, 2),
 }
 every_sweep = pytest.mark.parametrize("sampler", EVERY_SWEEP.values(), ids=EVERY_SWEEP)
 
@@ -243,7 +250,7 @@ def test_same_seed_same_draws(sampler: Any) -> None:
     prior = HalfStudentT()
     first = draws_of(sampler, 1, prior)
     assert_same(first, draws_of(sampler, 1, prior))
-    assert np.all(first.probability != draws_of(sampler, 2, prior).probability)
+    assert np.all(first.f != draws_of(sampler, 2, prior).f)
     assert np.all(first.b[0] != first.b[1])  # chains are different streams
 
 
@@ -345,11 +352,38 @@ def test_metric_is_the_covariance_of_recent_hyperparameters() -> None:
     for theta in trace:
         assert state.metric is first
         state.theta = theta
-        learn_metric(state)
+        learn_metric(problem, Gibbs.approximation, state)
     later = trace[updates // 2 :]
     covariance = np.cov(later.T)
     shrunk = covariance * len(later) / (len(later) + 10)
     np.testing.assert_allclose(np.tril(state.metric) @ state.metric.T, np.where(np.eye(2), covariance, shrunk), rtol=1e-12)
+
+
+def test_chains_begin_apart_around_the_mode_of_the_approximation() -> None:
+    problem = problem_of(SHARED, HalfStudentT())
+    there = at_mode(problem, Gibbs.approximation)
+    objective = Objective(SHARED, X4, Y4, 3, Gibbs.approximation, HalfStudentT(), problem.units)
+    mode = kernels.theta(there.kernel)
+    assert objective(mode)[0] < objective(kernels.theta(SHARED))[0] - 0.01
+    starts = np.array([short().start(there, np.random.default_rng(seed)).theta for seed in range(200)])
+    away = np.linalg.solve(there.first_metric, (starts - mode).T)
+    assert np.all(np.abs(away.mean(axis=1)) < 0.3)
+    assert np.all(np.abs(away.std(axis=1) - 1.0) < 0.3)
+
+
+def test_sites_are_learnt_at_the_mean_of_recent_hyperparameters() -> None:
+    problem = problem_of(SHARED, HalfStudentT())
+    state = short().start(problem, np.random.default_rng(0))
+    first, away = state.surrogate, kernels.theta(SHARED) + np.array([1.0, 0.4])
+    for _ in range(METRIC_UPDATES[0]):
+        assert state.surrogate is first
+        state.theta = away
+        learn_metric(problem, Gibbs.approximation, state)
+    factors = problem.factors(away)
+    expected = Surrogate.of(Gibbs.approximation.infer(factors.K[0], Y4, 3), factors)
+    np.testing.assert_allclose(state.surrogate.pi, expected.pi, rtol=1e-10)  # a mean of equal θ is rounded
+    np.testing.assert_allclose(state.whitening.surrogate.nu, expected.nu, rtol=1e-10, atol=1e-12)
+    assert np.abs(expected.pi - first.pi).max() > 1e-3
 
 
 def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,6 +417,7 @@ SHORT = {
     "gibbs": partial(Gibbs, 8, 4, 2),
     "smh": partial(ScaledMetropolis, 8, 4, 2, updates=3),
     "ess": partial(EllipticalSlice, 8, 4, 2, updates=2),
+    "hmc": partial(Hamiltonian, 8, 4, 2),
 }
 
 

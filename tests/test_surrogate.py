@@ -19,8 +19,9 @@ from nestgp.likelihoods import probit_given_noise, probit_log_likelihood
 from nestgp.sampling import moves
 from nestgp.sampling.chain import ChainState, Problem
 from nestgp.sampling.factors import Factors
+from nestgp.sampling.gibbs import log_likelihood as probit_log_density
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.metropolis import log_likelihood as softmax_log_likelihood
+from nestgp.sampling.metropolis import log_likelihood as softmax_log_density
 from nestgp.sampling.surrogate import Latents, Surrogate, Whitening, through_cholesky
 from tests.oracles._types import Array
 from tests.oracles.finite import central_difference
@@ -252,7 +253,7 @@ def probit_and_u(case: Case) -> tuple[moves.NoisyLogLikelihood, Array]:
 
 
 def softmax_and_nothing(case: Case) -> tuple[moves.NoisyLogLikelihood, Array]:
-    return lambda f, u: (*softmax_log_likelihood(Y, f), u), np.empty(0)
+    return lambda f, u: (*softmax_log_density(Y, f), u), np.empty(0)
 
 
 def move_latents(case: Case, model: Any, state: ChainState, rng: np.random.Generator) -> int:
@@ -262,8 +263,8 @@ def move_latents(case: Case, model: Any, state: ChainState, rng: np.random.Gener
 
 
 def move_hyper(case: Case, model: Any, state: ChainState, rng: np.random.Generator) -> int:
-    likelihood, u = model(case)
-    moves.hyper_given_whitened(case.problem, likelihood, u, state, rng, adapt=False)
+    likelihood = partial(probit_log_density if model is probit_and_u else softmax_log_density, Y)
+    moves.hyper_given_whitened(case.problem, likelihood, state, rng, adapt=False)
     return case.theta.size
 
 

@@ -20,7 +20,7 @@ from nestgp import hyper, kernels, predict
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP, Status, VariationalBayes
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.posterior import ProcessPosterior
-from nestgp.sampling import EllipticalSlice, Gibbs, ScaledMetropolis
+from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis
 from nestgp.sampling.mixing import summarise
 from nestgp.sampling.mixture import Draws
 from nestgp.tierney_kadane import tierney_kadane_log_probabilities
@@ -32,7 +32,7 @@ INFERENCES: dict[str, type] = {
     "vb": VariationalBayes,
     "laplace": Laplace,
 }
-SAMPLERS: dict[str, type] = {"gibbs": Gibbs, "smh": ScaledMetropolis, "ess": EllipticalSlice}
+SAMPLERS: dict[str, type] = {"gibbs": Gibbs, "smh": ScaledMetropolis, "ess": EllipticalSlice, "hmc": Hamiltonian}
 #: Short names for an inference with ``probabilities="tkp"``.
 WITH_TKP = {"laplace-tkp": "laplace", "ep-tkp": "ep"}
 NAMES = sorted([*INFERENCES, *WITH_TKP, *SAMPLERS])
@@ -49,8 +49,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         None: ``ConstantKernel * RBF``, one lengthscale per column up to 30 columns, one in all above, started from the
         spread of the data. A kernel given is used as it is, in the units of X.
     inference : "ep", "iep", "qiep", "vb", "laplace", or an object such as ``NestedEP(damping=0.8)``
-        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``. "gibbs", "smh" and "ess" sample
-        (:mod:`nestgp.sampling`): hyperparameters under the prior too, unless ``optimizer`` is None.
+        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``. "gibbs", "smh", "ess" and "hmc"
+        sample (:mod:`nestgp.sampling`): hyperparameters under the prior too, unless ``optimizer`` is None.
     probabilities : "auto", "ep", "exact" or "tkp"
         How latents become class probabilities: inner EP, the integral itself (slower; see :mod:`nestgp.predict`), or ratios of
         evidences (much slower; see :mod:`nestgp.tierney_kadane`). "auto" is what suits the inference.
@@ -208,7 +208,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         draws = getattr(self.posterior_, "draws", None)
         if draws is None:
-            raise ValueError(f"inference={self.inference!r} has no draws: use inference='gibbs', 'smh' or 'ess'")
+            raise ValueError(f"inference={self.inference!r} has no draws: use inference='gibbs', 'smh', 'ess' or 'hmc'")
         return draws
 
     def predict(self, X: Any) -> Any:

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from nestgp.linalg import FloatArray, IntArray
-from nestgp.quadrature import probit_hessians, probit_integrals
+from nestgp.quadrature import probit_hessians, probit_slopes
 from nestgp.tilted import log_ndtr_and_ratio
 
 
@@ -19,9 +19,8 @@ def softmax_log_probabilities(f: FloatArray) -> FloatArray:
 
 def probit_log_likelihood(f: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
     """log p(y_i | f_i) = log E_u Π_{j≠y_i} Φ(u + f_y − f_j), (n,), and its gradient (n, c); f (n, c)."""
-    log_p = np.empty(y.size)
-    slope, curvature = np.empty(f.shape), np.empty(f.shape)
-    probit_integrals(np.ascontiguousarray(f), np.zeros(f.shape), y, log_p, slope, curvature)
+    log_p, slope = np.empty(y.size), np.empty(f.shape)
+    probit_slopes(np.ascontiguousarray(f), y, log_p, slope)
     return log_p, slope
 
 

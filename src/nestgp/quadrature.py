@@ -18,6 +18,8 @@ from nestgp.tilted import log_ndtr_and_ratio
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 #: The integrand is followed until it has fallen by exp(−_DROP).
 _DROP = 40.0
+#: Weight, beside that of the mode, at which `probit_slopes` ends.
+_SMALLEST_WEIGHT = 1e-16
 _jit = numba.njit(cache=True, nogil=True)
 
 
@@ -177,6 +179,50 @@ def probit_integrals(mean, variance, y, log_z, slope, curvature):  # type: ignor
                 row += 1
         slope[i, k] = total
         curvature[i, k] = own
+
+
+@_jit
+def _add_node(s, own, others, top, ratio, first):  # type: ignore[no-untyped-def]
+    """Weight exp(log integrand − top) of a node at unit variances, added to ``first`` (p,) times the ratios there."""
+    value = -0.5 * (s - own) ** 2
+    for j in range(others.size):
+        log_cdf, ratio[j], _ = log_ndtr_and_ratio(s - others[j])
+        value += log_cdf
+    w = math.exp(value - top)
+    for j in range(others.size):
+        first[j] += w * ratio[j]
+    return w
+
+
+@_jit
+def probit_slopes(f, y, log_p, slope):  # type: ignore[no-untyped-def]
+    """log p(y_i | f_i) (n,) and its gradient (n, c), both outputs, at latents f (n, c).
+
+    The trapezoidal rule with a step of 0.8 h (see `_rule`), exact to 1e-12, in about half the time of `probit_integrals`.
+    """
+    n, c = f.shape
+    p = c - 1
+    others, ratio, first = np.empty(p), np.empty(p), np.empty(p)
+    sd = np.ones(p)
+    step = 0.8 / math.sqrt(c)
+    for i in range(n):
+        k = y[i]
+        for j in range(p):
+            others[j] = f[i, j if j < k else j + 1]
+        mode = _mode(f[i, k], 1.0, others, sd)
+        top = _log_integrand(mode, f[i, k], 1.0, others, sd)[0]
+        first[:] = 0.0
+        mass = _add_node(mode, f[i, k], others, top, ratio, first)
+        for side in (-step, step):
+            s, w = mode, 1.0
+            while w > _SMALLEST_WEIGHT:
+                s += side
+                w = _add_node(s, f[i, k], others, top, ratio, first)
+                mass += w
+        log_p[i] = math.log(mass * step) + top - 0.5 * math.log(2.0 * math.pi)
+        slope[i, k] = first.sum() / mass
+        for j in range(p):
+            slope[i, j if j < k else j + 1] = -first[j] / mass
 
 
 @_jit

@@ -1,6 +1,6 @@
 """Markov chain Monte Carlo: what the approximations are measured against."""
 
 from nestgp.sampling.gibbs import Gibbs
-from nestgp.sampling.metropolis import EllipticalSlice, ScaledMetropolis
+from nestgp.sampling.metropolis import EllipticalSlice, Hamiltonian, ScaledMetropolis
 
-__all__ = ["EllipticalSlice", "Gibbs", "ScaledMetropolis"]
+__all__ = ["EllipticalSlice", "Gibbs", "Hamiltonian", "ScaledMetropolis"]

@@ -29,7 +29,10 @@ from nestgp.sampling.surrogate import Surrogate, Whitening
 
 @dataclass(frozen=True)
 class Problem:
-    """What is sampled: latents given the data, and hyperparameters under ``prior`` unless that is None."""
+    """What is sampled: latents given the data, and hyperparameters under ``prior`` unless that is None.
+
+    ``metric`` (p, p), lower triangular: a guess of the spread of θ around the kernel's, C Cᵀ its covariance; None: unknown.
+    """
 
     kernel: Kernel | Sequence[Kernel]
     X: FloatArray
@@ -37,6 +40,12 @@ class Problem:
     n_classes: int
     prior: Prior | None
     units: FloatArray
+    metric: FloatArray | None = None
+
+    @property
+    def first_metric(self) -> FloatArray:
+        """Before warm-up has taught another."""
+        return 0.3 * np.eye(kernels.theta(self.kernel).size) if self.metric is None else self.metric
 
     def factors(self, theta: FloatArray) -> Factors:
         """Factors of K at θ."""
@@ -67,7 +76,7 @@ class ChainState:
     Attributes
     ----------
     theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
-    surrogate : sites that the latents are whitened with, fixed for the chain.
+    surrogate : sites that the latents are whitened with, fixed after warm-up.
     metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
     latent_step, whitened_step, hyper_step : step sizes of the latents, of θ given whitened latents, and of θ given v or f.
     """
@@ -95,6 +104,10 @@ class ChainState:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_whitening": None}  # (c + 3) n² numbers that follow from the rest
 
+    def use(self, surrogate: Surrogate) -> None:
+        """Whiten by other sites from now on."""
+        self.surrogate, self._whitening = surrogate, None
+
     def move_to(self, theta: FloatArray, f: FloatArray, whitening: Whitening) -> None:
         """Be at another θ and f, whose whitening is known."""
         self.theta, self.f, self.factors, self._whitening = theta, f, whitening.factors, whitening
@@ -112,6 +125,9 @@ class Record:
 
 class Sampler(Protocol):
     """What a sampler supplies to the loop."""
+
+    @property
+    def approximation(self) -> Any: ...
 
     @property
     def n_draws(self) -> int: ...

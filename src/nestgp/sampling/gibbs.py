@@ -37,9 +37,8 @@ class Gibbs:
     n_draws, n_warmup, n_chains, thin : draws kept per chain, sweeps before them, chains, sweeps per draw kept.
     latent_move : "hmc" (whitened), "slice" (elliptical), or "none": the plain alternation of v and f, which mixes slowly where
         the kernel's variance is large.
-    hyper : "collapsed" samples θ | v with f integrated out; "surrogate" does that too, and before it moves θ with the latents
-        held fixed in the coordinates of :mod:`nestgp.sampling.surrogate`, so that either covers for the other where it is slow;
-        "joint" samples θ | f as the paper does.
+    hyper : "surrogate" moves θ with the latents held fixed in the coordinates of :mod:`nestgp.sampling.surrogate`; "collapsed"
+        samples θ | v with f integrated out; "joint" samples θ | f as the paper does.
     checkpoint : path prefix; every chain saves itself there once a minute and at its end, and goes on from there.
     """
 
@@ -53,6 +52,7 @@ class Gibbs:
 
     likelihood: ClassVar[str] = "probit"
     default_rule: ClassVar[str] = "exact"
+    approximation: ClassVar[NestedEP] = NestedEP(tol=1e-3)
 
     def sample(
         self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
@@ -64,30 +64,29 @@ class Gibbs:
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
     def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
-        """At the means of nested EP, so that warm-up is short."""
-        return start_from(NestedEP(tol=1e-3), problem, rng, StepSize(0.2, 0.8))
+        """Near the means of nested EP, so that warm-up is short."""
+        return start_from(self.approximation, problem, rng, StepSize(0.2, 0.8))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
-        """Latent move; θ | whitened latents; v | f; θ | v; f | θ, v; θ | f: whichever are asked for."""
+        """Latent move; θ | whitened latents; v | f; θ | v; f | θ, v; θ | f: whichever of those for θ is asked for."""
         hyper = self.hyper if problem.prior is not None else "none"
-        likelihood = partial(probit_given_noise, y=problem.y)
-        if self.latent_move == "hmc" or hyper == "surrogate":
+        likelihood = partial(log_likelihood, problem.y)
+        if self.latent_move == "hmc":
             self._draw_auxiliary(problem, state, rng)
             u = np.take_along_axis(state.v - state.f, problem.y[None], axis=0)[0]  # v_y = f_y + u
-        if self.latent_move == "hmc":
-            u = latent_hmc(likelihood, u, state, rng, warmup)
+            latent_hmc(partial(probit_given_noise, y=problem.y), u, state, rng, warmup)
+        elif self.latent_move == "slice":
+            elliptical_slice(likelihood, state, rng)
         if hyper == "surrogate":
-            hyper_given_whitened(problem, likelihood, u, state, rng, warmup)
-        if self.latent_move == "slice":
-            elliptical_slice(partial(log_likelihood, problem.y), state, rng)
+            hyper_given_whitened(problem, likelihood, state, rng, warmup)
         self._draw_auxiliary(problem, state, rng)
-        if hyper in ("surrogate", "collapsed"):
+        if hyper == "collapsed":
             hyper_given_auxiliary(problem, state, rng, warmup)
         state.f = state.factors.draw_latents(state.v, rng)
         if hyper == "joint":
             hyper_given_latents(problem, state, rng, warmup)
         if warmup and hyper != "none":
-            learn_metric(state)
+            learn_metric(problem, self.approximation, state)
 
     def _draw_auxiliary(self, problem: Problem, state: ChainState, rng: np.random.Generator) -> None:
         """v | f, exactly."""

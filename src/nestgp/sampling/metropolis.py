@@ -1,4 +1,4 @@
-"""Scaled Metropolis-Hastings and elliptical slice sampling for the softmax (section 4.2.1; Neal 1998)."""
+"""Samplers for the softmax: scaled Metropolis-Hastings (section 4.2.1; Neal 1998), elliptical slices, HMC."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from nestgp.sampling.moves import (
     elliptical_slice,
     hyper_given_latents,
     hyper_given_whitened,
+    latent_hmc,
     learn_metric,
     scaled_metropolis,
 )
@@ -46,6 +47,7 @@ class ScaledMetropolis:
 
     likelihood: ClassVar[str] = "softmax"
     default_rule: ClassVar[str] = "exact"
+    approximation: ClassVar[Laplace] = Laplace(tol=1e-3)
 
     def sample(
         self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
@@ -55,11 +57,11 @@ class ScaledMetropolis:
 
     def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
         """At the mode of Laplace's method; steps aim at an acceptance of 0.3."""
-        return start_from(Laplace(tol=1e-3), problem, rng, StepSize(0.1, 0.3))
+        return start_from(self.approximation, problem, rng, StepSize(0.1, 0.3))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
         """f | θ by scaled Metropolis, then θ | whitened latents and θ | f."""
-        _sweep(problem, state, rng, warmup, self.updates, partial(scaled_metropolis, adapt=warmup))
+        _sweep(problem, self, state, rng, warmup, partial(scaled_metropolis, adapt=warmup))
 
     def record(self, problem: Problem, state: ChainState) -> Record:
         """b = K⁻¹f."""
@@ -84,6 +86,7 @@ class EllipticalSlice:
 
     likelihood: ClassVar[str] = "softmax"
     default_rule: ClassVar[str] = "exact"
+    approximation: ClassVar[Laplace] = Laplace(tol=1e-3)
 
     def sample(
         self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
@@ -93,41 +96,85 @@ class EllipticalSlice:
 
     def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
         """At the mode of Laplace's method."""
-        return start_from(Laplace(tol=1e-3), problem, rng, StepSize())
+        return start_from(self.approximation, problem, rng, StepSize())
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
         """f | θ by elliptical slices, then θ | whitened latents and θ | f."""
-        _sweep(problem, state, rng, warmup, self.updates, elliptical_slice)
+        _sweep(problem, self, state, rng, warmup, elliptical_slice)
 
     def record(self, problem: Problem, state: ChainState) -> Record:
         """b = K⁻¹f."""
         return _record(problem, state)
 
 
+@dataclass(frozen=True)
+class Hamiltonian:
+    """HMC on latents whitened by the sites of Laplace's method, HMC on the hyperparameters: the one that mixes fastest.
+
+    Parameters
+    ----------
+    n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`; updates : trajectories of the latents per sweep.
+    """
+
+    n_draws: int = 1000
+    n_warmup: int = 500
+    n_chains: int = 4
+    thin: int = 1
+    updates: int = 1
+    checkpoint: str | None = None
+
+    likelihood: ClassVar[str] = "softmax"
+    default_rule: ClassVar[str] = "exact"
+    approximation: ClassVar[Laplace] = Laplace(tol=1e-3)
+
+    def sample(
+        self, kernel: Kernel | Sequence[Kernel], X: FloatArray, y: IntArray, n_classes: int, rng: np.random.Generator, **how: Any
+    ) -> Fit:
+        """Draws of the latents, and of the hyperparameters if ``prior`` is given; ``how`` as for :func:`run`."""
+        return run(self, kernel, X, y, n_classes, rng, noisy=False, **how)
+
+    def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
+        """Near the mode of Laplace's method."""
+        return start_from(self.approximation, problem, rng, StepSize(0.2, 0.8))
+
+    def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
+        """f | θ by HMC, then θ | whitened latents and θ | f."""
+        _sweep(problem, self, state, rng, warmup, partial(_trajectory, adapt=warmup))
+
+    def record(self, problem: Problem, state: ChainState) -> Record:
+        """b = K⁻¹f."""
+        return _record(problem, state)
+
+
+def _trajectory(likelihood: LogLikelihood, state: ChainState, rng: np.random.Generator, adapt: bool) -> None:
+    latent_hmc(lambda f, u: (*likelihood(f), u), np.empty(0), state, rng, adapt)
+
+
 LatentMove = Callable[[LogLikelihood, ChainState, np.random.Generator], None]
 
 
 def _sweep(
-    problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool, updates: int, move: LatentMove
+    problem: Problem,
+    sampler: ScaledMetropolis | EllipticalSlice | Hamiltonian,
+    state: ChainState,
+    rng: np.random.Generator,
+    warmup: bool,
+    move: LatentMove,
 ) -> None:
     likelihood = partial(log_likelihood, problem.y)
-    for _ in range(updates):
+    for _ in range(sampler.updates):
         move(likelihood, state, rng)
     if problem.prior is not None:
-        hyper_given_whitened(problem, partial(_without_noise, problem.y), np.empty(0), state, rng, warmup)
+        hyper_given_whitened(problem, likelihood, state, rng, warmup)
         hyper_given_latents(problem, state, rng, warmup)
         if warmup:
-            learn_metric(state)
+            learn_metric(problem, sampler.approximation, state)
 
 
 def _record(problem: Problem, state: ChainState) -> Record:
     b = state.factors.times(state.factors.prior_inverse, state.f)
     log_p = softmax_log_probabilities(state.f.T)
     return Record(state.theta.copy(), state.f.copy(), b, np.exp(log_p[np.arange(problem.y.size), problem.y]))
-
-
-def _without_noise(y: IntArray, f: FloatArray, u: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-    return *log_likelihood(y, f), u
 
 
 def log_likelihood(y: IntArray, f: FloatArray) -> tuple[float, FloatArray]:

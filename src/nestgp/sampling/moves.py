@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cholesky
 
+from nestgp.inference.result import Status
 from nestgp.linalg import FloatArray, NotPositiveDefiniteError
 from nestgp.sampling.chain import ChainState, Problem
 from nestgp.sampling.hmc import LogDensity, StepSize, hmc_step
-from nestgp.sampling.surrogate import Latents, Whitening
+from nestgp.sampling.surrogate import Latents, Surrogate, Whitening
 
 #: f (c, n) → log p(y | f) and its gradient (c, n).
 LogLikelihood = Callable[[FloatArray], tuple[float, FloatArray]]
@@ -61,14 +63,9 @@ def latent_hmc(
 
 
 def hyper_given_whitened(
-    problem: Problem,
-    likelihood: NoisyLogLikelihood,
-    u: FloatArray,
-    state: ChainState,
-    rng: np.random.Generator,
-    adapt: bool,
+    problem: Problem, likelihood: LogLikelihood, state: ChainState, rng: np.random.Generator, adapt: bool
 ) -> None:
-    """HMC on θ with the whitened latents (z, ξ) and the noise u held fixed: f moves along, under the surrogate's evidence."""
+    """HMC on θ with the whitened latents (z, ξ) held fixed: f moves along, under the surrogate's evidence."""
     z, xi = state.whitening.coordinates(state.f, rng)
     seen: list[tuple[FloatArray, Latents, Whitening]] = []
 
@@ -81,7 +78,7 @@ def hyper_given_whitened(
         except NotPositiveDefiniteError:
             return -math.inf, theta
         at = w.latents(z, xi)
-        log_p, slope, _ = likelihood(at.f, u)
+        log_p, slope = likelihood(at.f)
         log_t, site_slope = w.log_sites(at.scaled)
         h = w.pull_back(w.s * slope - site_slope)[2]
         seen[:] = [(theta, at, w)]  # the end of a trajectory is its last point
@@ -183,8 +180,12 @@ def _quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
     return int(min(max(1, math.ceil(rng.uniform(0.5, 1.5) * 0.5 * math.pi / step)), most))
 
 
-def learn_metric(state: ChainState) -> None:
-    """Covariance of the later half of the θ seen, shrunk to its diagonal; the step sizes then begin anew. Call once a sweep."""
+def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
+    """Call once a sweep of the warm-up; now and then it learns from the later half of the θ seen.
+
+    The metric becomes their covariance, shrunk to its diagonal, the surrogate the sites of ``inference`` at their mean, and the
+    step sizes begin anew.
+    """
     trace = state.hyper_trace
     trace.append(state.theta.copy())
     if len(trace) not in METRIC_UPDATES:
@@ -196,3 +197,7 @@ def learn_metric(state: ChainState) -> None:
     state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
     state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)
+    factors = problem.factors(recent.mean(axis=0))
+    fit = inference.infer(factors.K[0] if len(factors.K) == 1 else factors.K, problem.y, problem.n_classes)
+    if fit.status is Status.CONVERGED:
+        state.use(Surrogate.of(fit, factors))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import cholesky
 from sklearn.gaussian_process.kernels import Kernel
 
-from nestgp import kernels
+from nestgp import hyper, kernels
 from nestgp.hyper import Prior
 from nestgp.inference.checks import check_problem
 from nestgp.inference.result import Fit, Status
@@ -18,6 +20,9 @@ from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import mixed, summarise
 from nestgp.sampling.mixture import Draws, MixturePosterior
 from nestgp.sampling.surrogate import Surrogate
+
+#: Least and largest variance of θ along any direction that a search is believed to have seen.
+METRIC_LIMITS = (1e-4, 1.0)
 
 
 def run(
@@ -49,6 +54,8 @@ def run(
     theta = kernels.theta(kernel)
     units = np.ones(theta.size) if units is None else units
     problem = Problem(kernel, X, y, n_classes, prior if theta.size else None, units)
+    if problem.prior is not None:
+        problem = at_mode(problem, sampler.approximation)
     draws = Draws.from_records(run_chains(sampler, problem, rng, n_jobs, verbose))
     contrasts = draws.f - draws.f.mean(axis=2, keepdims=True)  # all that any probability depends on
     watched = np.concatenate([draws.probability, contrasts.reshape(*draws.theta.shape[:2], -1)], axis=2)
@@ -62,13 +69,32 @@ def run(
     return Fit(posterior, np.nan, status, (), float(np.max(summary["rhat"])) - 1.0)
 
 
+def at_mode(problem: Problem, inference: Any) -> Problem:
+    """The same, at the θ that a search with the approximation finds, and with the curvature that it met on its way."""
+    assert problem.prior is not None
+    data = (problem.kernel, problem.X, problem.y, problem.n_classes)
+    objective = hyper.Objective(*data, inference, problem.prior, problem.units)
+    bounds = kernels.bounds(problem.kernel)
+    try:
+        found = hyper.search(objective, np.clip(kernels.theta(problem.kernel), *bounds.T), bounds)
+    except ArithmeticError:
+        return problem  # no evidence anywhere near: a chain can start at the kernel as it is
+    if found.message == hyper.INTERRUPTED:
+        raise KeyboardInterrupt("sampling was interrupted before the first draw")
+    values, vectors = np.linalg.eigh(hyper.inverse_hessian(objective.path))
+    metric = cholesky((vectors * np.clip(values, *METRIC_LIMITS)) @ vectors.T, lower=True)
+    return replace(problem, kernel=kernels.with_theta(problem.kernel, found.theta), metric=metric)
+
+
 def start_from(inference: Any, problem: Problem, rng: np.random.Generator, step: StepSize) -> ChainState:
-    """A chain at the means of an approximation, spread by a little of the prior so that chains begin apart."""
+    """A chain near the mode of θ and the means of an approximation there, at a distance from it so that chains begin apart."""
     theta = kernels.theta(problem.kernel)
     factors = problem.factors(theta)
-    K = factors.K[0] if len(factors.K) == 1 else factors.K
-    fit = inference.infer(K, problem.y, problem.n_classes)
+    fit = inference.infer(factors.K[0] if len(factors.K) == 1 else factors.K, problem.y, problem.n_classes)
+    surrogate = Surrogate.of(fit, factors)
+    if problem.prior is not None:
+        theta = np.clip(theta + problem.first_metric @ rng.standard_normal(theta.size), *kernels.bounds(problem.kernel).T)
+        factors = problem.factors(theta)
     mean = fit.posterior.mean.T if np.isfinite(fit.log_evidence) else 0.0
     f = np.ascontiguousarray(mean + 0.3 * factors.draw_prior(rng))
-    metric = 0.3 * np.eye(theta.size)
-    return ChainState(theta, f, factors, Surrogate.of(fit, factors), step, metric)
+    return ChainState(theta, f, factors, surrogate, step, problem.first_metric)
