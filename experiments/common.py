@@ -47,6 +47,8 @@ NAMES = ("fig1", "fig2", "fig3", "fig7", "fig4", "fig5", "fig6", "table1", "tabl
 PACKAGES = ("nestgp", "numpy", "scipy", "scikit-learn", "numba")
 QUICK_NOTE = "quick run: smaller than the experiment, not a result"
 SECONDS_BETWEEN_LINES = 1.0
+#: An innermost list of numbers in indented JSON, which is read more easily on one line.
+NUMBERS = re.compile(r"\[\s[-+\d.eE,\s]+\]")
 
 
 # ------------------------------------------------------------------------------------------------- an experiment
@@ -142,7 +144,8 @@ def save_result(
     path = directory / f"{name}.json"
     directory.mkdir(parents=True, exist_ok=True)
     with _replacing(path) as file:
-        file.write((json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
+        file.write((NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n").encode())
     return path
 
 

@@ -301,7 +301,7 @@ def collect(
 
 def gather(folds: list[dict[str, Any]]) -> dict[str, Any]:
     """One method on all folds: its rows end to end, and how each fit went."""
-    rows = {"lpd": np.concatenate([np.array(fold["lpd"], dtype=float) for fold in folds])}
+    rows = {"lpd": np.round(np.concatenate([np.array(fold["lpd"], dtype=float) for fold in folds]), 6)}
     rows["predicted"] = np.concatenate([np.array(fold["predicted"], dtype=int) for fold in folds])
     fits = [{name: value for name, value in fold.items() if name not in rows} for fold in folds]
     return {**rows, "reliable": all(fit["status"] in RELIABLE for fit in fits), "fits": fits}
