@@ -197,7 +197,8 @@ def _tierney_kadane(shared: Experiment, problem: Digits, how: Size) -> dict[str,
         # One fit for all blocks, and none if they are all there.
         fitted = cache(partial(_classifier, APPROXIMATIONS[base], problem, probabilities="tkp"))
         for split, rows in _blocks(problem, steps[name]):
-            tasks[f"{name}/{split}/{rows[0]}" + f" by {steps[name]}" * (steps[name] > 1)] = lambda fitted=fitted, split=split, rows=rows: {
+            key = f"{name}/{split}/{rows[0]}" + f" by {steps[name]}" * (steps[name] > 1)
+            tasks[key] = lambda fitted=fitted, split=split, rows=rows: {
                 "probability": fitted().predict_proba(problem.X[split][rows])
             }
     values = shared.run(tasks)
