@@ -133,12 +133,16 @@ def softmax_exact_log_probabilities(mean: FloatArray, cov: FloatArray, points: i
     values, vectors = np.linalg.eigh(centred + TIE_BREAK * np.einsum("mkk->m", centred)[:, None, None] * apart)
     roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
     roots = np.ascontiguousarray(roots[:, :, :0:-1])
-    for i in range(m):
+
+    def work(i: int) -> None:
         if points is not None:
             p = _mean_softmax(_normal_points(c - 1, points), mean[i], roots[i])
         else:
             p = _adaptive_mean_softmax(mean[i], roots[i])
         out[i] = np.log(np.maximum(p, 1e-300))
+
+    with single_threaded_blas() as workers:
+        for_each(work, m, workers)
     return out
 
 
