@@ -205,7 +205,23 @@ def test_factor_inverse_and_triangular_inverse() -> None:
     linalg.inverse_from_cholesky_in_place(inverse)
     assert_allclose(np.tril(inverse), np.tril(np.linalg.inv(A)), rtol=0, atol=1e-12)
     linalg.triangular_inverse_in_place(triangular)
-    assert_allclose(triangular, np.linalg.inv(np.linalg.cholesky(A)), rtol=0, atol=1e-12)
+    assert_allclose(np.tril(triangular), np.linalg.inv(np.linalg.cholesky(A)), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(np.triu(triangular, 1), np.triu(A, 1))  # stays as it is
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns", [1, 4])
+def test_products_with_a_triangle(columns: int, transposed: bool, dtype: type) -> None:
+    rng = np.random.default_rng(5)
+    full = rng.normal(size=(9, 9)).astype(dtype)  # what is above the diagonal is not looked at
+    L = np.tril(full).T if transposed else np.tril(full)
+    X = rng.normal(size=(9, columns)).astype(dtype)
+    left, right = X.copy(), X.T.copy(order="C")
+    linalg.lower_times_in_place(full, left, transposed=transposed)
+    linalg.lower_times_in_place(full, right, "R", transposed=transposed)
+    assert_allclose(left, L @ X, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
+    assert_allclose(right, X.T @ L, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
 
 
 def test_unpacking_is_symmetric_and_in_row_order() -> None:

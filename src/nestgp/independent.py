@@ -12,6 +12,7 @@ from nestgp.linalg import (
     KernelStack,
     add_identity_scaled,
     cholesky_in_place,
+    clear_upper,
     for_each,
     gram_of_lower_in_place,
     mirror,
@@ -55,6 +56,7 @@ class IndependentBlocks(KernelStack):
             add_identity_scaled(self.class_kernel(k), root[k], self.E[k])
             log_dets[k] = cholesky_in_place(self.E[k])
             triangular_inverse_in_place(self.E[k])
+            clear_upper(self.E[k])
             self.E[k] *= root[k]
 
         with workers_for(self.n, self.n_factors) as workers:

@@ -38,6 +38,8 @@ SMALL_PI = 1e-4
 LARGE_VARIANCE = 1e3
 #: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
 SMALL_PRODUCT = 50_000
+#: Points of a class whose marginal covariances are made together, at least and at most.
+MARGINAL_POINTS = (64, 256)
 #: New inputs that are predicted together, at most: enough for the matrix products (measured), and bounded memory.
 PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
@@ -91,10 +93,9 @@ def inverse_from_cholesky_in_place(a: FloatArray) -> None:
 
 
 def triangular_inverse_in_place(a: FloatArray) -> None:
-    """Overwrite a lower triangular matrix by its inverse; the upper triangle is set to zero."""
+    """Overwrite a lower triangular matrix by its inverse; what is above the diagonal stays as it is."""
     if _call("trtri", a, flags=(b"U", b"N")) != 0:
         raise NotPositiveDefiniteError("a triangular factor is singular")
-    _clear_upper(a)
 
 
 def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> FloatArray:
@@ -118,14 +119,25 @@ def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> Flo
     return out
 
 
-def lower_times_in_place(L: FloatArray, X: FloatArray) -> None:
-    """Overwrite X (n, m) by L X, L lower triangular, in half the flops of a full product; both row-major."""
-    n, m = (ctypes.c_int(size) for size in X.shape)
-    one = ctypes.c_double(1.0)
+def lower_times_in_place(L: FloatArray, X: FloatArray, side: str = "L", transposed: bool = False) -> None:
+    """Overwrite X (n, m) by L X or Lᵀ X, or with ``side="R"`` X (m, n) by X L or X Lᵀ, in half the flops of a full product.
+
+    Both row-major; nothing above the diagonal of L is looked at.
+    """
+    if side == "L" and X.shape[1] == 1:  # trmm would copy L first
+        trmv = _lapack(_letter(X) + "trmv", *[ctypes.c_char_p] * 3, *[ctypes.c_void_p] * 5)
+        n, unit, lda = (ctypes.c_int(size) for size in (len(X), 1, L.strides[0] // L.itemsize))
+        operands = (ctypes.byref(n), L.ctypes.data, ctypes.byref(lda), X.ctypes.data, ctypes.byref(unit))
+        trmv(b"U", b"N" if transposed else b"T", b"N", *operands)
+        return
+    rows, columns = (ctypes.c_int(size) for size in X.shape)
+    one = (ctypes.c_float if X.dtype == np.float32 else ctypes.c_double)(1.0)
     R = ctypes.byref
-    trmm = _lapack("dtrmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
-    lda, ldb = (ctypes.c_int(a.strides[0] // a.itemsize) for a in (L, X))
-    trmm(b"R", b"U", b"N", b"N", R(m), R(n), R(one), L.ctypes.data, R(lda), X.ctypes.data, R(ldb))  # Xᵀ Lᵀ in column-major
+    trmm = _lapack(_letter(X) + "trmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
+    lda, ldb = (ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in (L, X))
+    # column-major sees Xᵀ and Lᵀ: L X becomes Xᵀ Lᵀ
+    how = (b"R" if side == "L" else b"L", b"U", b"T" if transposed else b"N", b"N")
+    trmm(*how, R(columns), R(rows), R(one), L.ctypes.data, R(lda), X.ctypes.data, R(ldb))
 
 
 def gram_of_lower_in_place(a: FloatArray) -> None:
@@ -202,7 +214,8 @@ def workers_for(n: int, n_classes: int) -> Iterator[int]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _clear_upper(a):  # type: ignore[no-untyped-def]
+def clear_upper(a):  # type: ignore[no-untyped-def]
+    """Zeros above the diagonal, in place."""
     for i in range(a.shape[0]):
         a[i, i + 1 :] = 0.0
 
@@ -237,41 +250,51 @@ def mirror(a):  # type: ignore[no-untyped-def]
     _scale_and_mirror(a, np.ones(a.shape[0]))
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract"})
-def _accumulate_gram(L, first, W, inv_pi, gram):  # type: ignore[no-untyped-def]
-    """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i] over a block of rows, U_k = L − W_k D_k⁻¹; kl runs over k >= l.
+@numba.njit(cache=True, nogil=True)
+def _take_columns(a, points, out):  # type: ignore[no-untyped-def]
+    """Columns of ``a`` (n, n) as the rows of ``out`` (m, n), by tiles that stay in cache."""
+    tile = 32
+    for r0 in range(0, a.shape[0], tile):
+        for p in range(points.size):
+            for r in range(r0, min(r0 + tile, a.shape[0])):
+                out[p, r] = a[r, points[p]]
 
-    L holds rows ``first … first + b`` of L_P⁻¹; W (c, b, n) is overwritten with U.
+
+@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+def _add_marginals(W, own, factor, points, inv_pi, gram):  # type: ignore[no-untyped-def]
+    """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ − W_k D_k⁻¹, for the points i; kl runs over k >= l.
+
+    W (c, m, n) holds W_kᵀ and is overwritten with Uᵀ. That of the class ``own`` is made here, as L_Pᵀ = Σ_k W_k without the
+    others; −1: of none. factor (m, n) holds the points' columns of what :class:`DenseBlocks` keeps of P.
     """
-    c, b, n = W.shape
-    tile = 256
-    for i0 in range(0, n, tile):
-        i1 = min(i0 + tile, n)
-        for r0 in range(0, b, 4):  # four rows at a time: gram is read and written once for them
-            r1 = min(r0 + 4, b)
-            for r in range(r0, r1):
-                last = min(i1, first + r + 1)
-                for k in range(c):
-                    for i in range(i0, i1):
-                        W[k, r, i] *= -inv_pi[k, i]
-                    for i in range(i0, last):
-                        W[k, r, i] += L[r, i]
-            kl = 0
+    c, m, n = W.shape
+    for p in range(m):
+        i = points[p]
+        if own >= 0:
+            mine = W[own, p]
+            for r in range(i):
+                mine[r] = factor[p, r]
+            mine[i] = 1.0 / factor[p, i]
+            for r in range(i + 1, n):
+                mine[r] = 0.0
             for k in range(c):
-                for m in range(k + 1):
-                    if r1 - r0 == 4:
-                        for i in range(i0, i1):
-                            gram[kl, i] += (
-                                W[k, r0, i] * W[m, r0, i]
-                                + W[k, r0 + 1, i] * W[m, r0 + 1, i]
-                                + W[k, r0 + 2, i] * W[m, r0 + 2, i]
-                                + W[k, r0 + 3, i] * W[m, r0 + 3, i]
-                            )
-                    else:
-                        for r in range(r0, r1):
-                            for i in range(i0, i1):
-                                gram[kl, i] += W[k, r, i] * W[m, r, i]
-                    kl += 1
+                if k != own:
+                    for r in range(n):
+                        mine[r] -= W[k, p, r]
+        for k in range(c):
+            scale = -inv_pi[k, i]
+            for r in range(n):
+                W[k, p, r] *= scale
+            for r in range(i, n):
+                W[k, p, r] += factor[p, r]
+        kl = 0
+        for k in range(c):
+            for other in range(k + 1):
+                total = 0.0
+                for r in range(n):
+                    total += W[k, p, r] * W[other, p, r]
+                gram[kl, i] += total
+                kl += 1
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
@@ -354,20 +377,20 @@ class DenseBlocks(KernelStack):
     Attributes
     ----------
     B : (c, n, n), B_k = D½ A⁻¹ D½.
-    inv_chol_p : (n, n) lower triangular L_P⁻¹, P = Σ_k B_k = L_P L_Pᵀ.
+    factor_p : (n, n), on and below the diagonal L_P⁻¹, above it L_Pᵀ, with P = Σ_k B_k = L_P L_Pᵀ.
     log_det : log|I + K T̃| = Σ_k log|A_k| + log|P| − Σ_i log 1ᵀπ_i  (eq. 43).
     """
 
     def __init__(self, K: FloatArray, n_classes: int) -> None:
         super().__init__(K, n_classes)
         self.B = np.empty((n_classes, self.n, self.n), K.dtype)
-        self.inv_chol_p = np.empty((self.n, self.n), K.dtype)
+        self.factor_p = np.empty((self.n, self.n), K.dtype)
         self.log_det = np.nan
         self.pi: FloatArray = np.empty((n_classes, self.n))
 
     def borrow(self, other: DenseBlocks) -> None:
         """Work in the memory of blocks of higher precision, which must not be in use at the same time."""
-        for name in ("B", "inv_chol_p"):
+        for name in ("B", "factor_p"):
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs.reshape(-1).view(mine.dtype)[: mine.size].reshape(mine.shape))
 
@@ -386,9 +409,10 @@ class DenseBlocks(KernelStack):
 
         with workers_for(self.n, self.n_classes) as workers:
             for_each(invert, self.n_classes, workers)
-            np.sum(self.B, axis=0, out=self.inv_chol_p)
-            log_det_p = cholesky_in_place(self.inv_chol_p)
-            triangular_inverse_in_place(self.inv_chol_p)
+            np.sum(self.B, axis=0, out=self.factor_p)
+            log_det_p = cholesky_in_place(self.factor_p)
+            mirror(self.factor_p)
+            triangular_inverse_in_place(self.factor_p)
         log_total = float(np.log(pi.sum(axis=0) if total is None else total).sum())
         self.log_det = float(log_dets.sum()) + log_det_p - log_total
 
@@ -401,8 +425,9 @@ class DenseBlocks(KernelStack):
         w = np.ascontiguousarray(site_means, self.B.dtype).reshape(self.n_classes, self.n, -1)
         with single_threaded_if_small(self.n):
             Bw = np.stack([multiply(self.B[k], w[k]) for k in range(self.n_classes)])
-            t = multiply(self.inv_chol_p, Bw.sum(axis=0))
-            q = np.ascontiguousarray(multiply(np.ascontiguousarray(t.T), self.inv_chol_p).T)
+            q = Bw.sum(axis=0)
+            lower_times_in_place(self.factor_p, q)
+            lower_times_in_place(self.factor_p, q, transposed=True)
             for k in range(self.n_classes):
                 Bw[k] -= multiply(self.B[k], q)
         return Bw.reshape(site_means.shape).astype(np.float64, copy=False)
@@ -410,31 +435,52 @@ class DenseBlocks(KernelStack):
     def marginal_blocks(self) -> FloatArray:
         """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.
 
-        Σ_i[k, l] = δ_kl (K_k − K_k B_k K_k)_ii + Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ B_k K_k = L_P⁻¹ − W_k D_k⁻¹.
+        Σ_i[k, l] = δ_kl (K_k − K_k B_k K_k)_ii + Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ B_k K_k = L_P⁻¹ − W_k D_k⁻¹ with
+        W_k = L_P⁻¹ B_k. These sum to L_Pᵀ, so that one of them follows from the others: for every point that of the largest π,
+        where a difference costs no digits. (c − 1) n³ flops.
         """
         c, n = self.n_classes, self.n
         inv_pi = (1.0 / self.pi).astype(self.B.dtype, copy=False)
-        block = 128 if n >= 700 else max(16, 4 * (n // 20))
-        starts = range(0, n, block)
-        with workers_for(n, c) as allowed:
-            workers = min(allowed, len(starts))
-            grams = np.zeros((workers, c * (c + 1) // 2, n), self.B.dtype)
+        gram = np.zeros((c * (c + 1) // 2, n))
+        with single_threaded_blas() as threads:
+            workers = threads if n >= THREADS_FROM else 1
+            groups = self._groups(workers)
+            most = max(points.size for _, points in groups)
+            left = iter(groups)
 
-            def work(worker: int) -> None:
-                W = np.empty((c, block, n), self.B.dtype)
-                for first in starts[worker::workers][::-1]:
-                    last = min(first + block, n)
-                    L = self.inv_chol_p[first:last, :last]
-                    rows = W[:, : last - first]
+            def work(_: int) -> None:
+                W, factor = np.empty((c, most, n), self.B.dtype), np.empty((most, n), self.B.dtype)
+                for own, points in left:
+                    here, columns = W[:, : points.size], factor[: points.size]
                     for k in range(c):
-                        multiply(L, self.B[k, :last], rows[k])
-                    _accumulate_gram(L, first, rows, inv_pi, grams[worker])
+                        if k != own:
+                            np.take(self.B[k], points, axis=0, out=here[k], mode="clip")
+                            lower_times_in_place(self.factor_p, here[k], "R", transposed=True)
+                    _take_columns(self.factor_p, points, columns)
+                    _add_marginals(here, own, columns, points, inv_pi, gram)
 
             for_each(work, workers, workers)
-        gram: FloatArray = grams.sum(axis=0, dtype=np.float64)
         for k in range(c):
             gram[k * (k + 1) // 2 + k] += self._class_variance(k)
         return gram
+
+    def _groups(self, workers: int) -> list[tuple[int, IntArray]]:
+        """Points in groups with their largest π in one class, and that class; −1 for those of classes too small for that to pay.
+
+        The larger groups first, and as many of them for one worker as for another.
+        """
+        own = self.pi.argmax(axis=0)
+        small = np.bincount(own, minlength=self.n_classes) < MARGINAL_POINTS[0]
+        own[small[own]] = -1
+        groups = []
+        for k in np.unique(own):
+            points = np.flatnonzero(own == k)
+            groups += [(int(k), part) for part in np.array_split(points, -(-points.size // MARGINAL_POINTS[1]))]
+        while len(groups) % workers:
+            groups.sort(key=lambda group: -group[1].size)
+            k, points = groups.pop(0)
+            groups += [(k, part) for part in np.array_split(points, 2)]
+        return sorted(groups, key=lambda group: -group[1].size)
 
     def _class_variance(self, k: int) -> FloatArray:
         """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/π_k, or D^-½ Σ_r K ∘ A⁻¹ D½ where π is so small that this cancels."""
@@ -452,7 +498,7 @@ class DenseBlocks(KernelStack):
         with single_threaded_if_small(self.n):
             for first in range(0, self.n, 256):
                 last = min(first + 256, self.n)
-                L = self.inv_chol_p[first:last, :last]
+                L = np.tril(self.factor_p[first:last, :last], first)
                 for m in classes:
                     W = L @ self.B[m, :last]
                     # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
@@ -483,7 +529,7 @@ class DenseBlocks(KernelStack):
                 Ks = np.ascontiguousarray((k_star if k_star.ndim == 2 else k_star[k])[:, part])
                 self._smooth(k, Ks, V[k])
                 cov[part, k, k] = prior_variance[k, part] - np.einsum("im,im->m", Ks, V[k])
-                lower_times_in_place(self.inv_chol_p, V[k])
+                lower_times_in_place(self.factor_p, V[k])
             _add_inner_products(V, cov[part])
 
         with workers_for(self.n, edges.size - 1) as workers:

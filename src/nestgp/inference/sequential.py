@@ -58,7 +58,7 @@ def dense_covariance(blocks: DenseBlocks) -> FloatArray:
             "use updates='parallel'"
         )
     out = np.zeros((c, n, c, n))
-    scaled = [blocks.inv_chol_p @ blocks.B[k] @ blocks.class_kernel(k) for k in range(c)]
+    scaled = [np.tril(blocks.factor_p) @ blocks.B[k] @ blocks.class_kernel(k) for k in range(c)]
     for k in range(c):
         K = blocks.class_kernel(k)
         out[k, :, k] = K - K @ blocks.B[k] @ K
