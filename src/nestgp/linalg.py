@@ -30,7 +30,7 @@ IntArray = NDArray[np.int64]
 
 #: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
 THREADS_FROM = 256
-#: From this many points on threaded BLAS is worth having where classes cannot be shared out evenly.
+#: Threaded BLAS is worth having from this many points on, over the idle threads per busy one that it would set to work.
 BLAS_THREADS_FROM = 400
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
@@ -202,11 +202,12 @@ def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
 def workers_for(n: int, n_classes: int) -> Iterator[int]:
     """How to use the cores for n_classes tasks on n×n matrices: yields the number of threads of our own, BLAS set to match.
 
-    One class per thread with single-threaded BLAS where the classes fill the threads; else one thread of our own and threaded
-    BLAS. Never both in turn: OpenBLAS threads spin for a while after a call, and would take the cores from ours.
+    One class per thread with single-threaded BLAS; or, where the classes leave threads idle and n is large, one thread of our
+    own and threaded BLAS.
     """
     threads = 1 if n < THREADS_FROM else blas_threads()
-    if threads > 1 and n_classes % threads and n >= BLAS_THREADS_FROM:
+    idle = -(-n_classes // threads) * threads / n_classes - 1.0
+    if n * idle >= BLAS_THREADS_FROM:
         yield 1
     else:
         with single_threaded_blas() as workers:
@@ -490,7 +491,7 @@ class DenseBlocks(KernelStack):
         return variance
 
     def m_blocks(self, k: int | None = None) -> FloatArray:
-        """M_kk = B_k − W_kᵀ W_k, W_k = L_P⁻¹ B_k (n, n); summed over the classes when ``k`` is None."""
+        """M_kk = B_k − W_kᵀ W_k, W_k = L_P⁻¹ B_k (n, n); summed over the classes when ``k`` is None, the last as L_Pᵀ − Σ W_k."""
         classes = range(self.n_classes) if k is None else [k]
         out = self.B[classes[0]].copy()
         for m in classes[1:]:
@@ -499,8 +500,14 @@ class DenseBlocks(KernelStack):
             for first in range(0, self.n, 256):
                 last = min(first + 256, self.n)
                 L = np.tril(self.factor_p[first:last, :last], first)
+                rest = np.triu(self.factor_p[first:last], first + 1)
+                rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
                 for m in classes:
-                    W = L @ self.B[m, :last]
+                    if k is None and m == self.n_classes - 1:
+                        W = rest
+                    else:
+                        W = multiply(L, self.B[m, :last])
+                        rest -= W
                     # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
                     dsyrk(-1.0, W.T, beta=1.0, c=out.T, overwrite_c=1)
         mirror(out)
