@@ -28,7 +28,7 @@ from nestgp.plotting import INK, PALETTE, STYLE
 from nestgp.posterior import ProcessPosterior
 from nestgp.predict import class_probabilities
 
-METHODS: dict[str, Any] = {"EP": NestedEP(), "IEP": IndependentEP(), "VB": VariationalBayes(), "LA": Laplace()}
+METHODS: dict[str, Any] = {"EP": NestedEP(), "IEP": IndependentEP(max_iter=1000), "VB": VariationalBayes(), "LA": Laplace()}
 LOG_LENGTHSCALE, LOG_VARIANCE = np.linspace(1.5, 4.0, 11), np.linspace(0.0, 12.0, 13)
 QUICK_GRID, QUICK_ROWS = (np.array([1.5, 2.5, 3.5]), np.array([0.0, 4.0, 8.0])), 60
 SURFACES = {"log_evidence": "log evidence", "lpd": "test log predictive density", "accuracy": "test accuracy"}
