@@ -28,7 +28,7 @@ from nestgp.sampling.chain import Problem
 from nestgp.sampling.factors import JITTER, Factors
 from nestgp.sampling.mixing import ess_bulk, summarise
 from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, learn_metric
-from nestgp.sampling.run import at_mode
+from nestgp.sampling.run import at_mode, find_mode
 from nestgp.sampling.surrogate import Surrogate
 from tests.oracles._types import Array
 from tests.oracles.integrals import log_evidence_bruteforce
@@ -361,7 +361,9 @@ def test_metric_is_the_covariance_of_recent_hyperparameters() -> None:
 
 def test_chains_begin_apart_around_the_mode_of_the_approximation() -> None:
     problem = problem_of(SHARED, HalfStudentT())
-    there = at_mode(problem, Gibbs.approximation)
+    found = find_mode(problem, Gibbs.approximation)
+    assert found is not None
+    there = at_mode(problem, found)
     objective = Objective(SHARED, X4, Y4, 3, Gibbs.approximation, HalfStudentT(), problem.units)
     mode = kernels.theta(there.kernel)
     assert objective(mode)[0] < objective(kernels.theta(SHARED))[0] - 0.01

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nestgp import hyper, kernels, predict
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP, Status, VariationalBayes
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 from nestgp.posterior import ProcessPosterior
 from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis
 from nestgp.sampling.mixing import summarise
@@ -115,6 +115,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """Choose the hyperparameters and infer the latents; X (n, d), y (n,) labels of any kind, at least two classes."""
         self._check_parameters()
         codes = self._validate(X, y)
+        with single_threaded_if_small(codes.size):  # here, and not only around single products: changing back and forth costs
+            return self._fit_validated(codes)
+
+    def _fit_validated(self, codes: IntArray) -> GPClassifier:
         kernel, units = self._starting_kernel()
         inference = self._inference()
         self.search_ = None
@@ -154,15 +158,14 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """Chains start from a type-II MAP of the matching approximation; hyperparameters are sampled unless optimizer is None."""
         sampled = self.optimizer is not None and kernels.theta(kernel).size > 0
         if sampled:
-            guide = NestedEP(tol=1e-3) if sampler.likelihood == "probit" else Laplace(tol=1e-3)
-            self.search_ = self._search(kernel, units, codes, guide)
+            self.search_ = self._search(kernel, units, codes, sampler.approximation)
             kernel = kernels.with_theta(kernel, self.search_.theta)
         kernels.check_gram(kernels.gram(kernel, self.X_train_))
         how: dict[str, Any] = {"prior": hyper.make_prior(self.prior) if sampled else None, "units": units}
-        how |= {"n_jobs": self.n_jobs, "verbose": self.verbose}
+        how |= {"search": self.search_, "n_jobs": self.n_jobs, "verbose": self.verbose}
         fit = sampler.sample(kernel, self.X_train_, codes, len(self.classes_), self._generator(), **how)
         if not fit.converged:
-            warnings.warn(f"sampling ended as {fit.status.value}. {fit.status.advice}", ConvergenceWarning, stacklevel=3)
+            warnings.warn(f"sampling ended as {fit.status.value}. {fit.status.advice}", ConvergenceWarning, stacklevel=4)
         self.posterior_ = fit.posterior
         draws = fit.posterior.draws
         theta = draws.theta.reshape(draws.n_components, -1).mean(axis=0) if sampled else kernels.theta(kernel)
@@ -359,7 +362,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"inference ended as {fit.status.value}, no result can be given. {fit.status.advice}")
         if not fit.converged:
             message = f"inference ended as {fit.status.value} after {fit.n_iter} iterations, residual {fit.residual:.1e}. "
-            warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=3)
+            warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=4)
 
     def _leave_one_out(self, mean: FloatArray, cov: FloatArray) -> FloatArray:
         inference = self._inference()

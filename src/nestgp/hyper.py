@@ -107,7 +107,8 @@ class SearchResult:
     ----------
     theta : best point met; objective : log Z + log prior there; fit : the inference there, at the evaluation's tolerance.
     success, message : how it ended, in the optimiser's words; n_evaluations, n_iterations : inferences made with all rows, and
-    their outer iterations in all; n_failures : evaluations that gave no usable value.
+    their outer iterations in all; n_failures : evaluations that gave no usable value. covariance : (d, d) inverse curvature that
+    the search met on its way, a rough covariance of θ given the data.
     """
 
     theta: FloatArray
@@ -118,6 +119,7 @@ class SearchResult:
     n_evaluations: int
     n_iterations: int
     n_failures: int
+    covariance: FloatArray
 
 
 class Objective:
@@ -376,7 +378,7 @@ def search(objective: Objective, start: FloatArray, bounds: FloatArray, climb: C
         )
     theta, value, fit = objective.best
     counts = (objective.n_evaluations, objective.n_iterations, objective.n_failures)
-    return SearchResult(theta, value, fit, success, message, *counts)
+    return SearchResult(theta, value, fit, success, message, *counts, inverse_hessian(objective.path))
 
 
 def search_with_restarts(

@@ -11,7 +11,7 @@ from scipy.linalg import cholesky
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import hyper, kernels
-from nestgp.hyper import Prior
+from nestgp.hyper import Prior, SearchResult
 from nestgp.inference.checks import check_problem
 from nestgp.inference.result import Fit, Status
 from nestgp.linalg import FloatArray, IntArray
@@ -36,6 +36,7 @@ def run(
     noisy: bool,
     prior: Prior | None = None,
     units: FloatArray | None = None,
+    search: SearchResult | None = None,
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Fit:
@@ -44,6 +45,7 @@ def run(
     Parameters
     ----------
     prior : of the hyperparameters, which are then sampled too; None keeps them as they are. units : see :mod:`nestgp.hyper`.
+    search : where their chains begin; None: made here, with the sampler's approximation.
     noisy : whether draws are of auxiliary variables (see :class:`MixturePosterior`).
     """
     for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1), ("updates", 1)):
@@ -54,8 +56,8 @@ def run(
     theta = kernels.theta(kernel)
     units = np.ones(theta.size) if units is None else units
     problem = Problem(kernel, X, y, n_classes, prior if theta.size else None, units)
-    if problem.prior is not None:
-        problem = at_mode(problem, sampler.approximation)
+    if problem.prior is not None and (found := search or find_mode(problem, sampler.approximation)) is not None:
+        problem = at_mode(problem, found)
     draws = Draws.from_records(run_chains(sampler, problem, rng, n_jobs, verbose))
     contrasts = draws.f - draws.f.mean(axis=2, keepdims=True)  # all that any probability depends on
     watched = np.concatenate([draws.probability, contrasts.reshape(*draws.theta.shape[:2], -1)], axis=2)
@@ -69,8 +71,8 @@ def run(
     return Fit(posterior, np.nan, status, (), float(np.max(summary["rhat"])) - 1.0)
 
 
-def at_mode(problem: Problem, inference: Any) -> Problem:
-    """The same, at the θ that a search with the approximation finds, and with the curvature that it met on its way."""
+def find_mode(problem: Problem, inference: Any) -> SearchResult | None:
+    """What a search with the approximation finds; None if it has no evidence anywhere near."""
     assert problem.prior is not None
     data = (problem.kernel, problem.X, problem.y, problem.n_classes)
     objective = hyper.Objective(*data, inference, problem.prior, problem.units)
@@ -78,10 +80,15 @@ def at_mode(problem: Problem, inference: Any) -> Problem:
     try:
         found = hyper.search(objective, np.clip(kernels.theta(problem.kernel), *bounds.T), bounds)
     except ArithmeticError:
-        return problem  # no evidence anywhere near: a chain can start at the kernel as it is
+        return None
     if found.message == hyper.INTERRUPTED:
         raise KeyboardInterrupt("sampling was interrupted before the first draw")
-    values, vectors = np.linalg.eigh(hyper.inverse_hessian(objective.path))
+    return found
+
+
+def at_mode(problem: Problem, found: SearchResult) -> Problem:
+    """The same, at the θ that a search has found, with the spread of θ that it met on its way."""
+    values, vectors = np.linalg.eigh(found.covariance)
     metric = cholesky((vectors * np.clip(values, *METRIC_LIMITS)) @ vectors.T, lower=True)
     return replace(problem, kernel=kernels.with_theta(problem.kernel, found.theta), metric=metric)
 
