@@ -58,8 +58,8 @@ LIMIT = 600.0
 REFERENCE = "EP"
 #: What a fit must have ended as; a peer's says nothing more than that there is one.
 RELIABLE = ("converged", "fitted")
-#: Sweeps per chain: warm-up, then draws × thin.
-CHAINS, WARMUP, DRAWS, THIN = 4, 1000, 1000, 4
+#: Chains, and the sweeps of each: warm-up, and draws after it; of the data set where a sweep takes seconds, fewer.
+CHAINS, SWEEPS, FEW_SWEEPS = 4, (200, 300), {"usps_357": (80, 100)}
 TREES = 500
 #: A quick run: these data sets, the first fold only, this many rows for training and at most for testing.
 QUICK_DATASETS, QUICK_ROWS = ("teaching", "glass", "usps_357"), 40
@@ -127,9 +127,10 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
     stem = key.replace("/", "-")
-    sampler = Gibbs(n_draws=DRAWS, n_warmup=WARMUP, n_chains=CHAINS, thin=THIN, checkpoint=str(folder / stem))
+    warmup, draws = FEW_SWEEPS.get(dataset.name, SWEEPS)
+    sampler = Gibbs(n_draws=draws, n_warmup=warmup, n_chains=CHAINS, checkpoint=str(folder / stem))
     if experiment.quick:
-        sampler = replace(sampler, n_draws=10, n_warmup=10, n_chains=2, thin=1)
+        sampler = replace(sampler, n_draws=10, n_warmup=10, n_chains=2)
     clf = GPClassifier(starting_kernel(dataset), inference=sampler, random_state=experiment.seed)
     clf.fit(split.X_train, split.y_train)
     if clf.posterior_.draws.n_components < sampler.n_chains * sampler.n_draws:
