@@ -444,6 +444,21 @@ def test_newton_step_comes_first_where_the_curvature_is_known() -> None:
     assert np.linalg.norm(tried[1] - START) == pytest.approx(1.0)  # however wrong the curvature is
 
 
+def test_search_ends_where_newton_expects_no_gain() -> None:
+    """Half the squared Newton step is the gain that is left: the last point tried is the first with less than promised."""
+    A, top, lost = np.array([[30.0, -12.0], [-12.0, 8.0]]), np.array([1.6, 0.5]), []
+
+    def bowl(theta: Array) -> tuple[float, Array]:
+        lost.append(0.5 * float((theta - top) @ A @ (theta - top)))
+        return 50.0 + lost[-1], A @ (theta - top)
+
+    guess = np.linalg.inv(A) @ np.diag([0.9, 1.2])
+    success, message = hyper.l_bfgs_b(bowl, START, BOUNDS, 0.5 * (guess + guess.T))  # type: ignore[arg-type]
+    assert success
+    assert "GAIN LESS" in message
+    assert min(lost[:-1]) > hyper.SMALL_GAIN > lost[-1]
+
+
 def test_many_rows_are_searched_with_a_third_of_them_first(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(120, 2))
@@ -465,7 +480,7 @@ def test_many_rows_are_searched_with_a_third_of_them_first(monkeypatch: pytest.M
     assert sizes[: len(few)] == few  # few rows first
     assert 40 <= few[0] <= 42
     assert staged.n_evaluations == len(sizes) - len(few) < with_all_rows
-    assert staged.objective == pytest.approx(alone.objective, abs=2e-3)
+    assert staged.objective == pytest.approx(alone.objective, abs=hyper.SMALL_GAIN)  # as little as is promised
     thin = make().thinned()
     assert thin is not None
     assert set(thin.y) == {0, 1, 2}

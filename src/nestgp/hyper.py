@@ -28,6 +28,8 @@ LOOSE_TOL, TIGHT_TOL, TOL_PER_SLOPE = 1e-3, 1e-4, 0.3
 #: A search ends when the objective grows by less than this part of itself; with a known curvature steps are long enough for
 #: the second number.
 SEARCH_FTOL, NEWTON_FTOL = 1e-6, 3e-5
+#: With a known curvature it also ends when half the squared Newton step, the gain left to hope for, is below this, in nats.
+SMALL_GAIN = 0.02
 #: It also ends when so many evaluations in a row differ by less, at θ that differ by no more than this.
 PLATEAU, SAME_THETA = 3, 0.01
 #: From so many rows on, a search goes first through every third row of each class.
@@ -259,14 +261,17 @@ def l_bfgs_b(
         best = min(seen, key=lambda point: point[0])
         close = [_agree(point, best, ftol) for point in seen[-PLATEAU:]]
         if len(seen) > PLATEAU and all(close):
-            raise _Plateau
-        return value, C.T @ (gradient * np.isclose(theta, inside))
+            raise _Enough(f"{PLATEAU} EVALUATIONS WITHIN FTOL OF THE BEST")
+        gradient = gradient * np.isclose(theta, inside)
+        if inverse_hessian is not None and value == best[0] and 0.5 * float(gradient @ inverse_hessian @ gradient) <= SMALL_GAIN:
+            raise _Enough(f"NEWTON'S NEXT STEP WOULD GAIN LESS THAN {SMALL_GAIN:g}")
+        return value, C.T @ gradient
 
     options = {"maxiter": 200, "ftol": ftol, "gtol": 1e-3 * float(np.diagonal(C).min())}
     try:
         result: Any = minimize(by_v, np.zeros_like(start), jac=True, method="L-BFGS-B", bounds=box, options=options)  # type: ignore[call-overload]
-    except _Plateau:
-        return True, f"CONVERGENCE: {PLATEAU} EVALUATIONS WITHIN FTOL OF THE BEST"
+    except _Enough as reason:
+        return True, f"CONVERGENCE: {reason}"
     return bool(result.success), str(result.message)
 
 
@@ -315,8 +320,8 @@ def _agree(a: tuple[float, FloatArray], b: tuple[float, FloatArray], ftol: float
     return abs(a[0] - b[0]) <= ftol * max(1.0, abs(b[0])) and float(np.abs(a[1] - b[1]).max()) <= SAME_THETA
 
 
-class _Plateau(Exception):
-    """The last evaluations are as good as the best, and no further from it than matters."""
+class _Enough(Exception):
+    """What is left to gain is not worth an evaluation."""
 
 
 def em(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[bool, str]:
