@@ -37,6 +37,12 @@ def make(
     return K, alpha, beta, y
 
 
+@pytest.fixture(params=[(1, 256), (1, 5), (10**6, 256)], ids=["by class", "by class, few at a time", "all classes alike"])
+def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How points are grouped for their marginal covariances, whatever their number: one product for nothing, or none."""
+    monkeypatch.setattr(linalg, "MARGINAL_POINTS", request.param)
+
+
 def refreshed(K: Array, alpha: Array, y: Labels) -> DenseBlocks:
     blocks = DenseBlocks(K, alpha.shape[0])
     blocks.refresh(site_weights(alpha, y))
@@ -51,6 +57,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("grouping")
 @pytest.mark.parametrize(("n", "c", "per_class", "smallest"), CASES)
 def test_posterior_against_dense(n: int, c: int, per_class: bool, smallest: float) -> None:
     K, alpha, beta, y = make(n, c, per_class, smallest)
@@ -97,6 +104,7 @@ def test_a_shift_of_the_site_means_common_to_all_classes_changes_nothing() -> No
 
 
 @pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.usefixtures("grouping")
 @pytest.mark.parametrize("c", [2, 3])
 def test_one_and_two_threads_agree_with_dense_above_the_threshold(
     c: int, per_class: bool, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +126,8 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
         assert_allclose(mean, mu, rtol=0, atol=1e-9)
         assert_allclose(blocks.marginal_blocks(), packed, rtol=0, atol=1e-9)
         assert_allclose(blocks.m_blocks(1), M[n : 2 * n, n : 2 * n], rtol=0, atol=1e-9)
+        every = sum(M[k * n : (k + 1) * n, k * n : (k + 1) * n] for k in range(c))
+        assert_allclose(blocks.m_blocks(), every, rtol=0, atol=1e-9)
         found.append((blocks.log_det, blocks.marginal_blocks()))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-10)
     assert_allclose(found[0][1], found[1][1], rtol=0, atol=1e-10)
@@ -142,6 +152,7 @@ def test_an_error_in_a_worker_thread_is_not_lost() -> None:
         linalg.for_each(task, 4, workers=2)
 
 
+@pytest.mark.usefixtures("grouping")
 @pytest.mark.parametrize("log_s2", [8.0, 12.0, 16.0])
 @pytest.mark.parametrize("length", [1.0, 100.0])
 def test_predictions_at_the_training_points_are_the_marginals_for_large_variances(
@@ -161,6 +172,22 @@ def test_predictions_at_the_training_points_are_the_marginals_for_large_variance
     predicted = spread @ blocks.predict(K, np.diagonal(K)) @ spread
     marginals = spread @ unpack_blocks(blocks.marginal_blocks()) @ spread
     assert_allclose(predicted, marginals, rtol=1e-8, atol=100 * np.finfo(float).eps * np.exp(log_s2))
+
+
+@pytest.mark.usefixtures("grouping")
+def test_single_precision_is_that_of_its_numbers() -> None:
+    K, alpha, _, y = make(30, 3, False)
+    double, single = refreshed(K, alpha, y), DenseBlocks(K.astype(np.float32), 3)
+    single.refresh(site_weights(alpha, y))
+    exact = double.marginal_blocks()
+    assert_allclose(single.marginal_blocks(), exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    w = np.random.default_rng(4).normal(size=(3, 30))
+    assert_allclose(single.solve(w), double.solve(w), rtol=0, atol=1e-4)
+
+
+def test_no_new_input_is_no_error() -> None:
+    K, alpha, _, y = make(6, 3, False)
+    assert refreshed(K, alpha, y).predict(np.empty((6, 0)), np.empty(0)).shape == (0, 3, 3)
 
 
 def test_the_total_weight_may_be_given() -> None:

@@ -192,3 +192,14 @@ def test_softmax_log_probabilities_at_any_size() -> None:
     assert_allclose(np.exp(log_p[0]), np.exp(f[0]) / np.exp(f[0]).sum(), rtol=1e-15)
     assert_allclose(log_p[1], [0.0, -1000.0, -2000.0])
     assert_allclose(np.exp(log_p).sum(axis=1), 1.0)
+
+
+def test_the_likelihood_ends_wherever_it_is_asked() -> None:
+    """Latents beyond what a step can change, all alike, or none at all: a value or NaN, never an endless sum."""
+    f = np.array([[1e17, 0.0, 0.0], [0.0, 1e17, 0.0], [1e300, -1e300, 0.0], [5e8, 5e8, 5e8]])
+    log_p, slope = probit_log_likelihood(f, np.zeros(4, dtype=np.int64))
+    assert_allclose(log_p[[0, 3]], [0.0, np.log(1 / 3)], atol=1e-12)
+    assert log_p[1] < -1e30
+    assert_allclose(slope[3], slope[3, 0] * np.array([1.0, -0.5, -0.5]), rtol=1e-12)
+    for bad in (np.nan, np.inf):
+        assert not np.isfinite(probit_log_likelihood(np.array([[bad, 0.0, 0.0]]), np.zeros(1, dtype=np.int64))[1]).all()

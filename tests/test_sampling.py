@@ -365,7 +365,7 @@ def test_chains_begin_apart_around_the_mode_of_the_approximation() -> None:
     assert found is not None
     there = at_mode(problem, found)
     objective = Objective(SHARED, X4, Y4, 3, Gibbs.approximation, HalfStudentT(), problem.units)
-    mode = kernels.theta(there.kernel)
+    mode = there.first_theta
     assert objective(mode)[0] < objective(kernels.theta(SHARED))[0] - 0.01
     starts = np.array([short().start(there, np.random.default_rng(seed)).theta for seed in range(200)])
     away = np.linalg.solve(there.first_metric, (starts - mode).T)

@@ -128,13 +128,13 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             return self._fit_by_sampling(inference, kernel, units, codes)
         init = None
         if self.optimizer is not None and kernels.theta(kernel).size:
-            self.search_ = self._search(kernel, units, codes, inference)
+            self.search_ = self._search(kernel, units, codes, inference, stacklevel=4)
             kernel = kernels.with_theta(kernel, self.search_.theta)
             init = self.search_.fit
         K = kernels.gram(kernel, self.X_train_)
         kernels.check_gram(K)
         fit = inference.infer(K, codes, len(self.classes_), init=init)
-        self._refuse_or_warn(fit)
+        self._refuse_or_warn(fit, stacklevel=4)
         self.kernel_ = kernel
         self.y_train_ = codes
         self._fit: Any = replace(fit, gradient=None, site_moments=None) if self._rule() == "tkp" else None
@@ -158,8 +158,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """Chains start from a type-II MAP of the matching approximation; hyperparameters are sampled unless optimizer is None."""
         sampled = self.optimizer is not None and kernels.theta(kernel).size > 0
         if sampled:
-            self.search_ = self._search(kernel, units, codes, sampler.approximation)
-            kernel = kernels.with_theta(kernel, self.search_.theta)
+            self.search_ = self._search(kernel, units, codes, sampler.approximation, stacklevel=5)
+            if self.search_.message == hyper.INTERRUPTED:
+                raise KeyboardInterrupt("sampling was interrupted before the first draw")
         kernels.check_gram(kernels.gram(kernel, self.X_train_))
         how: dict[str, Any] = {"prior": hyper.make_prior(self.prior) if sampled else None, "units": units}
         how |= {"search": self.search_, "n_jobs": self.n_jobs, "verbose": self.verbose}
@@ -268,7 +269,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         kernel = self.kernel_ if theta is None else kernels.with_theta(self.kernel_, theta)
         K = kernels.gram(kernel, self.X_train_)
         fit = self._inference().infer(K, self.y_train_, len(self.classes_))
-        self._refuse_or_warn(fit)
+        self._refuse_or_warn(fit, stacklevel=3)
         if not eval_gradient:
             return fit.log_evidence
         return fit.log_evidence, kernels.contract(kernel, self.X_train_, fit.evidence_grad, K=K)
@@ -335,7 +336,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"probabilities={self.probabilities!r}: with this inference use one of {known}")
         return rule
 
-    def _search(self, kernel: Any, units: FloatArray, codes: IntArray, inference: Any) -> hyper.SearchResult:
+    def _search(
+        self, kernel: Any, units: FloatArray, codes: IntArray, inference: Any, stacklevel: int
+    ) -> hyper.SearchResult:
         def make_objective() -> hyper.Objective:
             problem = (kernel, self.X_train_, codes, len(self.classes_))
             progress = _print_progress if self.verbose else None
@@ -351,18 +354,18 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         if not result.success and result.message != hyper.INTERRUPTED:
             message = f"the hyperparameter search stopped early ({result.message}) after {result.n_evaluations} evaluations: "
             remedy = "the best point met is used; standardise the inputs, start the kernel elsewhere or raise n_restarts"
-            warnings.warn(message + remedy, ConvergenceWarning, stacklevel=4)
+            warnings.warn(message + remedy, ConvergenceWarning, stacklevel=stacklevel)
         return result
 
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31))
 
-    def _refuse_or_warn(self, fit: Fit) -> None:
+    def _refuse_or_warn(self, fit: Fit, stacklevel: int) -> None:
         if fit.status is Status.NOT_POSITIVE_DEFINITE or not np.isfinite(fit.log_evidence):
             raise ValueError(f"inference ended as {fit.status.value}, no result can be given. {fit.status.advice}")
         if not fit.converged:
             message = f"inference ended as {fit.status.value} after {fit.n_iter} iterations, residual {fit.residual:.1e}. "
-            warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=4)
+            warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=stacklevel)
 
     def _leave_one_out(self, mean: FloatArray, cov: FloatArray) -> FloatArray:
         inference = self._inference()

@@ -145,6 +145,7 @@ class Objective:
         self.best: tuple[FloatArray, float, Fit] | None = None
         self.n_evaluations = self.n_iterations = self.n_failures = 0
         self.path: list[tuple[FloatArray, FloatArray]] = []
+        self.first_inverse_hessian: FloatArray | None = None  # before the path tells more
         self._recent: list[tuple[FloatArray, Fit]] = []
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
@@ -293,13 +294,13 @@ def coarse_to_fine(objective: Objective, start: FloatArray, bounds: FloatArray) 
         raise
     if coarse.best is None or np.isclose(coarse.best[0][:, None], bounds).any():
         return l_bfgs_b(objective, start, bounds)
-    return l_bfgs_b(objective, coarse.best[0], bounds, inverse_hessian(coarse.path) * coarse.y.size / objective.y.size)
+    objective.first_inverse_hessian = inverse_hessian(coarse.path) * coarse.y.size / objective.y.size
+    return l_bfgs_b(objective, coarse.best[0], bounds, objective.first_inverse_hessian)
 
 
-def inverse_hessian(path: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
-    """What the BFGS formula makes of the steps between these points (θ, gradient), (d, d) and positive definite."""
-    d = path[0][0].size
-    H: FloatArray | None = None
+def inverse_hessian(path: Sequence[tuple[FloatArray, FloatArray]], first: FloatArray | None = None) -> FloatArray:
+    """What the BFGS formula makes of ``first`` by the steps between these points (θ, gradient), (d, d) and positive definite."""
+    d, H = path[0][0].size, first
     for (theta, gradient), (next_theta, next_gradient) in pairwise(path):
         step, change = next_theta - theta, next_gradient - gradient
         product = float(step @ change)
@@ -383,7 +384,8 @@ def search(objective: Objective, start: FloatArray, bounds: FloatArray, climb: C
         )
     theta, value, fit = objective.best
     counts = (objective.n_evaluations, objective.n_iterations, objective.n_failures)
-    return SearchResult(theta, value, fit, success, message, *counts, inverse_hessian(objective.path))
+    covariance = inverse_hessian(objective.path, objective.first_inverse_hessian)
+    return SearchResult(theta, value, fit, success, message, *counts, covariance)
 
 
 def search_with_restarts(

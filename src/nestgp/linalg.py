@@ -206,8 +206,9 @@ def workers_for(n: int, n_classes: int) -> Iterator[int]:
     own and threaded BLAS.
     """
     threads = 1 if n < THREADS_FROM else blas_threads()
-    idle = -(-n_classes // threads) * threads / n_classes - 1.0
-    if n * idle >= BLAS_THREADS_FROM:
+    tasks = max(n_classes, 1)
+    idle = -(-tasks // threads) * threads / tasks - 1.0
+    if n * min(idle, 1.0) >= BLAS_THREADS_FROM:
         yield 1
     else:
         with single_threaded_blas() as workers:
@@ -500,15 +501,14 @@ class DenseBlocks(KernelStack):
             for first in range(0, self.n, 256):
                 last = min(first + 256, self.n)
                 L = np.tril(self.factor_p[first:last, :last], first)
-                rest = np.triu(self.factor_p[first:last], first + 1)
-                rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
-                for m in classes:
-                    if k is None and m == self.n_classes - 1:
-                        W = rest
-                    else:
-                        W = multiply(L, self.B[m, :last])
+                each = [multiply(L, self.B[m, :last]) for m in (classes[:-1] if k is None else classes)]
+                if k is None:
+                    rest = np.triu(self.factor_p[first:last], first + 1)
+                    rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
+                    for W in each:
                         rest -= W
-                    # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
+                    each.append(rest)
+                for W in each:  # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
                     dsyrk(-1.0, W.T, beta=1.0, c=out.T, overwrite_c=1)
         mirror(out)
         return out

@@ -142,7 +142,7 @@ def softmax_exact_log_probabilities(mean: FloatArray, cov: FloatArray, points: i
         out[i] = np.log(np.maximum(p, 1e-300))
 
     with single_threaded_blas() as workers:
-        for_each(work, m, workers)
+        for_each(work, m, workers if points is None else 1)  # a row with few points takes less time than a thread to hand it to
     return out
 
 

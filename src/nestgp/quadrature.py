@@ -182,9 +182,9 @@ def probit_integrals(mean, variance, y, log_z, slope, curvature):  # type: ignor
 
 
 @_jit
-def _add_node(s, own, others, top, ratio, first):  # type: ignore[no-untyped-def]
-    """Weight exp(log integrand − top) of a node at unit variances, added to ``first`` (p,) times the ratios there."""
-    value = -0.5 * (s - own) ** 2
+def _add_node(s, others, top, ratio, first):  # type: ignore[no-untyped-def]
+    """Weight exp(log integrand − top) of a node at unit variances and μ_y = 0, added to ``first`` (p,) times the ratios there."""
+    value = -0.5 * s * s
     for j in range(others.size):
         log_cdf, ratio[j], _ = log_ndtr_and_ratio(s - others[j])
         value += log_cdf
@@ -205,20 +205,21 @@ def probit_slopes(f, y, log_p, slope):  # type: ignore[no-untyped-def]
     others, ratio, first = np.empty(p), np.empty(p), np.empty(p)
     sd = np.ones(p)
     step = 0.8 / math.sqrt(c)
+    most = int(12.0 * math.sqrt(c)) + 2  # the curvature is at least 1: a weight is below 1e-16 at a distance of 8.6
     for i in range(n):
         k = y[i]
         for j in range(p):
-            others[j] = f[i, j if j < k else j + 1]
-        mode = _mode(f[i, k], 1.0, others, sd)
-        top = _log_integrand(mode, f[i, k], 1.0, others, sd)[0]
+            others[j] = f[i, j if j < k else j + 1] - f[i, k]
+        mode = _mode(0.0, 1.0, others, sd)
+        top = _log_integrand(mode, 0.0, 1.0, others, sd)[0]
         first[:] = 0.0
-        mass = _add_node(mode, f[i, k], others, top, ratio, first)
+        mass = _add_node(mode, others, top, ratio, first)
         for side in (-step, step):
-            s, w = mode, 1.0
-            while w > _SMALLEST_WEIGHT:
-                s += side
-                w = _add_node(s, f[i, k], others, top, ratio, first)
+            for q in range(1, most):
+                w = _add_node(mode + q * side, others, top, ratio, first)
                 mass += w
+                if not w > _SMALLEST_WEIGHT:
+                    break
         log_p[i] = math.log(mass * step) + top - 0.5 * math.log(2.0 * math.pi)
         slope[i, k] = first.sum() / mass
         for j in range(p):

@@ -31,7 +31,8 @@ from nestgp.sampling.surrogate import Surrogate, Whitening
 class Problem:
     """What is sampled: latents given the data, and hyperparameters under ``prior`` unless that is None.
 
-    ``metric`` (p, p), lower triangular: a guess of the spread of θ around the kernel's, C Cᵀ its covariance; None: unknown.
+    ``start`` (p,): where chains begin, None: at the kernel's θ; ``metric`` (p, p), lower triangular: a guess of the spread of θ
+    around it, C Cᵀ its covariance, None: unknown. Neither is part of what is sampled, nor of a checkpoint's fingerprint.
     """
 
     kernel: Kernel | Sequence[Kernel]
@@ -40,7 +41,13 @@ class Problem:
     n_classes: int
     prior: Prior | None
     units: FloatArray
+    start: FloatArray | None = None
     metric: FloatArray | None = None
+
+    @property
+    def first_theta(self) -> FloatArray:
+        """Where chains begin, or near it."""
+        return kernels.theta(self.kernel) if self.start is None else self.start
 
     @property
     def first_metric(self) -> FloatArray:
@@ -78,6 +85,7 @@ class ChainState:
     theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
     surrogate : sites that the latents are whitened with, fixed after warm-up.
     metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
+    warmup_left : sweeps of the warm-up after this one.
     latent_step, whitened_step, hyper_step : step sizes of the latents, of θ given whitened latents, and of θ given v or f.
     """
 
@@ -92,6 +100,7 @@ class ChainState:
     v: FloatArray = field(default_factory=lambda: np.empty(0))
     hyper_trace: list[FloatArray] = field(default_factory=list)
     accepted: float = 1.0
+    warmup_left: int = 1 << 30
     _whitening: Whitening | None = field(default=None, repr=False)
 
     @property
@@ -228,6 +237,7 @@ def run_chain(
             if sweep == sampler.n_warmup:
                 for step in (state.latent_step, state.whitened_step, state.hyper_step):
                     step.freeze()
+            state.warmup_left = sampler.n_warmup - sweep - 1
             with single_threaded_if_small(len(problem.X)):  # once a sweep: every matrix product inside would ask again
                 sampler.sweep(problem, state, rng, warmup)
             kept = not warmup and (sweep - sampler.n_warmup + 1) % sampler.thin == 0

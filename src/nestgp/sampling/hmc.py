@@ -77,7 +77,8 @@ def hmc_step(
         if not math.isfinite(value):
             return x, current, 0.0
         p = p + (1.0 if i < n_steps - 1 else 0.5) * step * gradient
-    acceptance = math.exp(min(0.0, value - 0.5 * float(np.vdot(p, p)) - energy))
+    gain = value - 0.5 * float(np.vdot(p, p)) - energy
+    acceptance = math.exp(min(0.0, gain)) if not math.isnan(gain) else 0.0
     if rng.random() < acceptance:
         return q, (value, gradient), acceptance
     return x, current, acceptance

@@ -56,7 +56,7 @@ class ScaledMetropolis:
         return run(self, kernel, X, y, n_classes, rng, noisy=False, **how)
 
     def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
-        """At the mode of Laplace's method; steps aim at an acceptance of 0.3."""
+        """Near the mode of Laplace's method; steps aim at an acceptance of 0.3."""
         return start_from(self.approximation, problem, rng, StepSize(0.1, 0.3))
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:
@@ -95,7 +95,7 @@ class EllipticalSlice:
         return run(self, kernel, X, y, n_classes, rng, noisy=False, **how)
 
     def start(self, problem: Problem, rng: np.random.Generator) -> ChainState:
-        """At the mode of Laplace's method."""
+        """Near the mode of Laplace's method."""
         return start_from(self.approximation, problem, rng, StepSize())
 
     def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None:

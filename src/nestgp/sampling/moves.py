@@ -24,6 +24,8 @@ NoisyLogLikelihood = Callable[[FloatArray, FloatArray], tuple[float, FloatArray,
 HYPER_LEAPFROG, LATENT_LEAPFROG = 16, 40
 #: Warm-up sweeps after which the metric of the hyperparameters is learnt.
 METRIC_UPDATES = (50, 150, 400, 1000)
+#: Sweeps that must be left of it then, to tune the step sizes.
+TUNING = 25
 #: Draws that the metric's diagonal counts for, against the covariances seen.
 METRIC_SHRINKAGE = 10
 #: No coordinate of a draw of N(0, I) is ever this large: a trajectory beyond has left the world.
@@ -74,7 +76,8 @@ def hyper_given_whitened(
         if not math.isfinite(log_prior):
             return -math.inf, theta
         try:
-            w = Whitening(state.surrogate, problem.factors(theta))
+            here = np.array_equal(theta, state.theta)  # as at the beginning of a trajectory
+            w = state.whitening if here else Whitening(state.surrogate, problem.factors(theta))
         except NotPositiveDefiniteError:
             return -math.inf, theta
         at = w.latents(z, xi)
@@ -108,7 +111,8 @@ def scaled_metropolis(likelihood: LogLikelihood, state: ChainState, rng: np.rand
     """Neal's scaled Metropolis: √(1 − ε²) f + ε (a prior draw), which leaves the prior as it is; only the likelihood decides."""
     epsilon = min(state.latent_step.value, 1.0)
     proposal = math.sqrt(1.0 - epsilon * epsilon) * state.f + epsilon * state.factors.draw_prior(rng)
-    acceptance = math.exp(min(0.0, likelihood(proposal)[0] - likelihood(state.f)[0]))
+    gain = likelihood(proposal)[0] - likelihood(state.f)[0]
+    acceptance = math.exp(min(0.0, gain)) if not math.isnan(gain) else 0.0
     if rng.random() < acceptance:
         state.f = proposal
     state.accepted = acceptance
@@ -188,7 +192,7 @@ def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     """
     trace = state.hyper_trace
     trace.append(state.theta.copy())
-    if len(trace) not in METRIC_UPDATES:
+    if len(trace) not in METRIC_UPDATES or state.warmup_left < TUNING:
         return
     recent = np.array(trace[len(trace) // 2 :])
     covariance = np.cov(recent.T).reshape(state.theta.size, -1)
@@ -201,3 +205,4 @@ def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     fit = inference.infer(factors.K[0] if len(factors.K) == 1 else factors.K, problem.y, problem.n_classes)
     if fit.status is Status.CONVERGED:
         state.use(Surrogate.of(fit, factors))
+        state.latent_step.restart(state.latent_step.value)

@@ -90,12 +90,12 @@ def at_mode(problem: Problem, found: SearchResult) -> Problem:
     """The same, at the θ that a search has found, with the spread of θ that it met on its way."""
     values, vectors = np.linalg.eigh(found.covariance)
     metric = cholesky((vectors * np.clip(values, *METRIC_LIMITS)) @ vectors.T, lower=True)
-    return replace(problem, kernel=kernels.with_theta(problem.kernel, found.theta), metric=metric)
+    return replace(problem, start=found.theta, metric=metric)
 
 
 def start_from(inference: Any, problem: Problem, rng: np.random.Generator, step: StepSize) -> ChainState:
     """A chain near the mode of θ and the means of an approximation there, at a distance from it so that chains begin apart."""
-    theta = kernels.theta(problem.kernel)
+    theta = problem.first_theta
     factors = problem.factors(theta)
     fit = inference.infer(factors.K[0] if len(factors.K) == 1 else factors.K, problem.y, problem.n_classes)
     surrogate = Surrogate.of(fit, factors)
