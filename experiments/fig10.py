@@ -52,11 +52,12 @@ class Remembered(hyper.Objective):
 
     def __init__(self, checkpoint: Checkpoint, label: str, *problem: Any) -> None:
         super().__init__(*problem)
-        self.checkpoint, self.label, self.seconds = checkpoint, label, 0.0
+        self.checkpoint, self.label, self.seconds, self.peak = checkpoint, label, 0.0, 0.0
 
     def _evaluate(self, theta: FloatArray) -> Any:
         stored = self.checkpoint.get(f"{self.label}/{self.y.size} rows theta={theta.tolist()}", partial(self._compute, theta))
         self.seconds += stored["seconds"]
+        self.peak = max(self.peak, stored["peak_megabytes"])
         self.n_iterations += stored["iterations"]
         if stored["value"] is None:
             return None
@@ -68,7 +69,8 @@ class Remembered(hyper.Objective):
         start, before = time.perf_counter(), self.n_iterations
         value, gradient, _ = super()._evaluate(theta) or (None, None, None)
         iterations, self.n_iterations = self.n_iterations - before, before
-        return {"value": value, "gradient": gradient, "seconds": time.perf_counter() - start, "iterations": iterations}
+        took = {"seconds": time.perf_counter() - start, "iterations": iterations, "peak_megabytes": peak_megabytes()}
+        return {"value": value, "gradient": gradient, **took}
 
     def thinned(self) -> Remembered | None:
         """With a third of the rows, under the same label."""
@@ -97,7 +99,7 @@ def search(experiment: Experiment, method: str, rows: IntArray) -> dict[str, Any
         how["at_bound"] = bool(np.isclose(stage.best[0][:, None], bounds).any())
         stages.append(how)
         stage = getattr(stage, "stage", None)
-    return stages[0] | {"success": success, "message": message, "stages": stages, "peak_megabytes": peak_megabytes()}
+    return stages[0] | {"success": success, "message": message, "stages": stages, "peak_megabytes": objective.peak}
 
 
 def predictions(method: str, theta: list[float], train: IntArray, test: IntArray) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def table(seconds: dict[str, dict[tuple[int, int], float]], along_n: Sizes, alon
 def draw(seconds: dict[str, dict[tuple[int, int], float]], exponents: dict[str, Any], along_n: Sizes, along_c: Sizes) -> Figure:
     """Seconds of one iteration against n and against c, log scales; the legend has the measured exponent and the theory's."""
     with rc_context(STYLE | {"font.size": 8}):
-        figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+        figure = Figure(figsize=(9.5, 5.2), layout="constrained")
         for ax, axis, name, sizes in zip(figure.subplots(1, 2), (0, 1), "nc", (along_n, along_c), strict=True):
             x = [size[axis] for size in sizes]
             for i, method in enumerate(METHODS):
@@ -206,7 +206,7 @@ def draw(seconds: dict[str, dict[tuple[int, int], float]], exponents: dict[str, 
             ax.set_xticks(x, [str(value) for value in x])
             ax.minorticks_off()
             ax.grid(alpha=0.25, color=MUTED)
-            ax.legend(frameon=False, fontsize=6.5)
+            ax.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     return figure
 
 
