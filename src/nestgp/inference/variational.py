@@ -24,6 +24,8 @@ from nestgp.likelihoods import probit_derivatives, probit_log_likelihood
 from nestgp.linalg import FloatArray, IntArray, multiply, single_threaded_if_small
 from nestgp.posterior import GaussianPosterior, diagonal_matrices
 
+#: Relative fall of the bound that is rounding: near the maximum it no longer tells two points apart.
+ROUNDING = 1e-13
 #: Most conjugate gradient steps for one Newton direction.
 CG_STEPS = 200
 
@@ -116,10 +118,11 @@ class _State:
     def _line_search(
         self, b: FloatArray, db: FloatArray, m: FloatArray, dm: FloatArray, bound: float
     ) -> FloatArray | None:
-        """The longest of a few steps along the Newton direction that raises the bound; None if none does."""
+        """The longest of a few steps along the Newton direction that raises the bound, but for rounding; None if none does."""
+        least = bound - ROUNDING * abs(bound)
         for length in (1.0, 0.5, 0.25, 0.1, 0.03):
             new_b, new_m = b + length * db, m + length * dm
-            if self._bound(new_b, new_m, probit_log_likelihood(new_m.T, self.y)[0]) >= bound:
+            if self._bound(new_b, new_m, probit_log_likelihood(new_m.T, self.y)[0]) >= least:
                 return new_b
         return None
 
