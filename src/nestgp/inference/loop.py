@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from nestgp.inference.result import Fit, Iteration, Status
-from nestgp.linalg import FloatArray, KernelStack, NotPositiveDefiniteError
+from nestgp.linalg import FloatArray, KernelStack, NotPositiveDefiniteError, single_threaded_if_small
 
 _SMALLEST_DAMPING = 1e-3
 #: Weighted rms of F(x) − x below which steps are extrapolated, unless a method says otherwise.
@@ -246,6 +246,19 @@ def run(
 
     ``rough`` is the same problem in lower precision, which goes ahead while the residual is large.
     """
+    with single_threaded_if_small(method.blocks.n):  # once for all: every product inside would change the threads and back
+        return _run(method, init, damping, max_iter, tol, rough, near)
+
+
+def _run(
+    method: FixedPointMethod,
+    init: Fit | None,
+    damping: float | str,
+    max_iter: int,
+    tol: float,
+    rough: FixedPointMethod | None,
+    near: float,
+) -> Fit:
     try:
         method.blocks.check_kernel()
     except NotPositiveDefiniteError:
