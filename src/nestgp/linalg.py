@@ -445,7 +445,7 @@ class DenseBlocks(KernelStack):
         inv_pi = (1.0 / self.pi).astype(self.B.dtype, copy=False)
         gram = np.zeros((c * (c + 1) // 2, n))
         with single_threaded_blas() as threads:
-            workers = threads if n >= THREADS_FROM else 1
+            workers = 1 if n < THREADS_FROM else max(1, min(threads, n // MARGINAL_POINTS[0]))
             groups = self._groups(workers)
             most = max(points.size for _, points in groups)
             left = iter(groups)
@@ -501,15 +501,14 @@ class DenseBlocks(KernelStack):
             for first in range(0, self.n, 256):
                 last = min(first + 256, self.n)
                 L = np.tril(self.factor_p[first:last, :last], first)
-                each = [multiply(L, self.B[m, :last]) for m in (classes[:-1] if k is None else classes)]
-                if k is None:
-                    rest = np.triu(self.factor_p[first:last], first + 1)
-                    rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
-                    for W in each:
-                        rest -= W
-                    each.append(rest)
-                for W in each:  # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
+                rest = np.triu(self.factor_p[first:last], first + 1)
+                rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
+                for m in classes:
+                    W = rest if k is None and m == self.n_classes - 1 else multiply(L, self.B[m, :last])
+                    # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
                     dsyrk(-1.0, W.T, beta=1.0, c=out.T, overwrite_c=1)
+                    if W is not rest:
+                        rest -= W
         mirror(out)
         return out
 

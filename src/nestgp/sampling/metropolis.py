@@ -109,7 +109,7 @@ class EllipticalSlice:
 
 @dataclass(frozen=True)
 class Hamiltonian:
-    """HMC on latents whitened by the sites of Laplace's method, HMC on the hyperparameters: the one that mixes fastest.
+    """HMC on latents whitened by the sites of Laplace's method, HMC on the hyperparameters.
 
     Parameters
     ----------
