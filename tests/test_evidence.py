@@ -38,7 +38,7 @@ def test_evidence_is_both_printed_forms_at_the_fixed_point(name: str) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_evidence_is_the_flat_form_also_before_convergence(name: str) -> None:
     p = problem(name)
-    fit = NestedEP(max_iter=3).infer(*p.inputs())
+    fit = NestedEP(max_iter=2).infer(*p.inputs())
     alpha, beta = (expand_sites(x, p.y, p.n_classes) for x in fit.sites)
     assert fit.residual > 1e-3
     assert fit.log_evidence == pytest.approx(log_evidence_flat(p.K, p.y, alpha, beta), abs=1e-9)

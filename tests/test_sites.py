@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from nestgp.sites import PI_FLOOR, onehot, site_locations, site_means, site_precision, site_weights
+from nestgp.sites import PI_FLOOR, onehot, site_locations, site_means, site_precision, site_weights, times_precision
 from tests.oracles._types import Array, Labels
 from tests.oracles.dense import site_matrices
 
@@ -53,6 +53,13 @@ def test_location_is_precision_times_mean() -> None:
     pi = site_weights(alpha, y)
     product = np.einsum("ikl,li->ki", site_precision(pi), site_means(beta, pi))
     assert_allclose(product, site_locations(beta, pi), rtol=1e-12, atol=1e-15)
+
+
+def test_precision_times_a_vector_needs_no_matrix() -> None:
+    alpha, _, y = random_sites(4)
+    pi, v = site_weights(alpha, y), np.random.default_rng(1).standard_normal((4, y.size, 2))
+    product = np.einsum("ikl,liq->kiq", site_precision(pi), v)
+    assert_allclose(times_precision(pi[:, :, None], v), product, rtol=1e-12, atol=1e-14)
 
 
 def test_zero_precision_is_floored_and_the_observed_class_has_weight_one() -> None:

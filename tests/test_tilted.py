@@ -248,6 +248,24 @@ def test_warm_sites_and_schedules(inner: tuple[int, float, bool]) -> None:
     assert_allclose(moved.beta, partial.beta[others], atol=1e-9)
 
 
+@pytest.mark.parametrize("inner", [(1, 0.0, False), (2, 0.0, True), (500, 1e-13, False)])
+def test_a_second_update_is_one_from_the_new_mean_and_the_old_cavity(inner: tuple[int, float, bool]) -> None:
+    c, y = 4, 1
+    contrast, others = tilted.multinomial_probit(c), np.arange(c) != y
+    rng = np.random.default_rng(3)
+    cavity = random_gaussian(c, 2.0, 9)[1]
+    sites, ahead = np.zeros((2, 2, c))
+    sites[:, others], ahead[:, others] = rng.uniform(0.1, 1.0, (2, 2, c - 1))
+    before, after = (np.linalg.inv(np.linalg.inv(cavity) + site_block(*x, y)[0]) for x in (sites, ahead))
+    mean, found = rng.standard_normal(c), np.empty((2, 1, c - 1))
+    table = (contrast.index, contrast.coefficient, contrast.loading)
+    args = (mean[:, None], packed(before)[:, None], np.array([y]), *table, sites[:, None, others], ahead[:, None, others])
+    assert tilted.refine_sites(*args, *inner, *found)
+    expected = update_one(mean, after, y, contrast, (ahead[0, others], ahead[1, others]), inner)
+    assert_allclose(found[0, 0], expected.alpha, rtol=1e-10)
+    assert_allclose(found[1, 0], expected.beta, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [0.3, 3.0, 50.0])
 def test_normaliser_is_near_the_grid_for_three_classes(scale: float) -> None:
     errors = []

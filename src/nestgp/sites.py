@@ -49,3 +49,9 @@ def site_precision(pi: FloatArray) -> FloatArray:
     out[:, each, each] = 0.0
     out[:, each, each] = -out.sum(axis=2)  # Π 1 = 0 to the last digit; π − π²/1ᵀπ would cancel at the observed class
     return out
+
+
+def times_precision(pi: FloatArray, v: FloatArray) -> FloatArray:
+    """Π v (c, n, …) without forming Π; pi, v : (c, n, …)."""
+    out: FloatArray = pi * v
+    return out - pi * (out.sum(axis=0) / pi.sum(axis=0))

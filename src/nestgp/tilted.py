@@ -267,6 +267,52 @@ def update_sites(  # type: ignore[no-untyped-def]
 
 
 @_jit
+def refine_sites(  # type: ignore[no-untyped-def]
+    mean, cov, kind, index, coefficient, loading, sites, ahead, sweeps, inner_tol, parallel, new_alpha, new_beta
+):
+    """A second update of every point's sites, from the means that those of the first imply and the cavity's old covariance.
+
+    Parameters
+    ----------
+    mean : (c, n) with the sites ``ahead``, and cov : packed (c(c+1)/2, n) with ``sites``; both (2, n, p), α̃ and β̃.
+    The rest as for :func:`update_sites`. Returns False if a cavity has no variance.
+    """
+    n, p = new_alpha.shape
+    m = np.empty(p)
+    m_ahead = np.empty(p)
+    V = np.empty((p, p))
+    scratch = np.empty(p)
+    changes = np.empty((2, p))
+    for i in range(n):
+        a = new_alpha[i]
+        b = new_beta[i]
+        alpha = sites[0, i]
+        beta = sites[1, i]
+        a[:] = ahead[0, i]
+        b[:] = ahead[1, i]
+        h = loading[kind[i]]
+        _project(mean[:, i], cov[:, i], index[kind[i]], coefficient[kind[i]], m, V)
+        s = 1.0
+        shift = 0.0
+        for j in range(p):
+            s += h[j] * h[j] * a[j]
+            shift += h[j] * (b[j] - a[j] * m[j])
+        for j in range(p):
+            m_ahead[j] = m[j] + h[j] * shift / s
+        _augment(m, V, h, alpha, beta, scratch)
+        for j in range(p):
+            if not math.isfinite(_rank_one(m, V, j, a[j] - alpha[j], b[j] - beta[j], scratch)):
+                return False
+        for _ in range(sweeps):
+            ok, residual, _ = _sweep(m_ahead, V, a, b, parallel, scratch, changes)
+            if not ok:
+                return False
+            if residual <= inner_tol:
+                break
+    return True
+
+
+@_jit
 def _log_z(m, V, alpha, beta, start, log_det):  # type: ignore[no-untyped-def]
     """log ∫ N(g | start, Q) Π_j Φ(g_j) dg of inner EP, given its sites, their moments (m, V) and log|I + Q T̃|.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -61,4 +62,4 @@ class IndependentEP:
             return Tilted(out.log_z, out.slope, out.curvature, out.inner, 0.0 if converge else residual)
 
         state = FactorisedState(rule, K, y, n_classes, n_classes - 1)
-        return run(state, init, self.damping, self.max_iter, self.tol)
+        return run(state, init, partial(make_mixer, self.damping), self.max_iter, self.tol)

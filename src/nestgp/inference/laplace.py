@@ -44,7 +44,7 @@ class Laplace:
         """Posterior, evidence and its gradient for kernel matrix K (n, n) or (c, n, n) and labels y (n,)."""
         check_options(self.max_iter, self.tol)
         K, y = check_problem(K, y, n_classes)
-        return run(LaplaceState(K, y, n_classes), init, 1.0, self.max_iter, self.tol)
+        return run(LaplaceState(K, y, n_classes), init, partial(make_mixer, 1.0), self.max_iter, self.tol)
 
 
     def extend(

@@ -6,6 +6,7 @@ the method recomputes at x, never of a small step: a damped step can be small fa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -211,10 +212,10 @@ def find_fixed_point(
     return Outcome(best[0], best[1], status, tuple(history))
 
 
-def make_mixer(damping: float | str, near: float = NEAR) -> Mixer:
-    """The mixer that ``damping`` names: "adaptive", or a fixed number in (0, 1]."""
+def make_mixer(damping: float | str, first: float = 0.8, near: float = NEAR) -> Mixer:
+    """The mixer that ``damping`` names: "adaptive" (``first``, ``near``: see :class:`AdaptiveMixing`), or a number in (0, 1]."""
     if damping == "adaptive":
-        return AdaptiveMixing(near=near)
+        return AdaptiveMixing(first, near=near)
     if isinstance(damping, str) or not 0.0 < damping <= 1.0:
         raise ValueError(f"damping={damping!r} is neither 'adaptive' nor a number in (0, 1]: use 'adaptive' or e.g. 0.8")
     return FixedDamping(float(damping))
@@ -236,28 +237,26 @@ class FixedPointMethod(FixedPointProblem, Protocol):
 def run(
     method: FixedPointMethod,
     init: Fit | None,
-    damping: float | str,
+    new_mixer: Callable[[], Mixer],
     max_iter: int,
     tol: float,
     rough: FixedPointMethod | None = None,
-    near: float = NEAR,
 ) -> Fit:
     """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result.
 
     ``rough`` is the same problem in lower precision, which goes ahead while the residual is large.
     """
     with single_threaded_if_small(method.blocks.n):  # once for all: every product inside would change the threads and back
-        return _run(method, init, damping, max_iter, tol, rough, near)
+        return _run(method, init, new_mixer, max_iter, tol, rough)
 
 
 def _run(
     method: FixedPointMethod,
     init: Fit | None,
-    damping: float | str,
+    new_mixer: Callable[[], Mixer],
     max_iter: int,
     tol: float,
     rough: FixedPointMethod | None,
-    near: float,
 ) -> Fit:
     try:
         method.blocks.check_kernel()
@@ -265,7 +264,7 @@ def _run(
         return method.failed(Status.NOT_POSITIVE_DEFINITE)
     outcome = None
     starts = method.starts(init)
-    mixer = make_mixer(damping, near)
+    mixer = new_mixer()
     ahead: tuple[Iteration, ...] = ()
     rough_tol = np.inf if rough is None else _rough_tol(method.blocks.K)
     if rough is not None and max_iter > 1 and rough_tol < ROUGH_LIMIT:
@@ -273,10 +272,10 @@ def _run(
         if found is not None:
             ahead, starts = found.history, [found.x, *starts]
         if found is None or found.status is not Status.CONVERGED:
-            mixer = make_mixer(damping, near)  # what it has learnt last is rounding
+            mixer = new_mixer()  # what it has learnt last is rounding
     for x in starts:
         outcome = find_fixed_point(method, x, mixer, max_iter - len(ahead), tol)
-        mixer = make_mixer(damping, near)
+        mixer = new_mixer()
         if outcome is not None and outcome.status is not Status.DIVERGED:
             break
     if outcome is None:

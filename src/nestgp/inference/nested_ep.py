@@ -13,18 +13,21 @@ from nestgp.evidence import evidence_gradient, log_evidence
 from nestgp.inference.checks import check_options, check_problem
 from nestgp.inference.extension import bordered
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_fixed_point, make_mixer, run
+from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.inference.sequential import sequential_sweep
 from nestgp.linalg import DenseBlocks, FloatArray, IntArray, unpack_blocks
 from nestgp.posterior import GaussianPosterior
-from nestgp.sites import site_locations, site_means, site_precision, site_weights
+from nestgp.sites import site_locations, site_means, site_precision, site_weights, times_precision
 
 #: Inner EP "to convergence" means this residual, or that many sweeps.
 INNER_TOL, INNER_SWEEPS = 1e-12, 200
 #: Share of the first update, from the prior, that is taken.
 FIRST_DAMPING = 0.8
-#: Extrapolation begins further away than with other methods: between evaluations of a search it saves a tenth of the iterations.
-NEAR = 0.3
+#: Undamped steps, and extrapolation from further away than with other methods: the means ahead keep the sites from overshooting.
+MIXING = {"first": 1.0, "near": 0.3}
+#: Means ahead: conjugate gradients to this residual, or so many steps; more save no further iteration.
+MEAN_TOL, MEAN_STEPS = 0.1, 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class NestedEP:
 
     Parameters
     ----------
-    damping : "adaptive" (backs off when the sites oscillate, grows and extrapolates when safe) or a number in (0, 1].
+    damping : "adaptive" (updates the sites a second time, at the means that the first update implies; backs off when they
+        oscillate, extrapolates when safe) or a number in (0, 1]: the paper's plain scheme.
     inner_sweeps : passes of inner EP per outer iteration, from the last inner sites; 1 is the paper's incremental form,
         "converge" its standard one. The fixed point is the same.
     inner_updates : "sequential" rank-1 updates inside a sweep, or "parallel" ones after it (appendix A).
@@ -68,7 +72,7 @@ class NestedEP:
         if self.precision == "mixed":
             rough = _State(self, K.astype(np.float32), y, n_classes)
             rough.blocks.borrow(state.blocks)
-        return run(state, init, self.damping, self.max_iter, self.tol, rough, NEAR)
+        return run(state, init, partial(make_mixer, self.damping, **MIXING), self.max_iter, self.tol, rough)
 
     def extend(
         self, fit: Fit, K: FloatArray, y: IntArray, n_classes: int, k_star: FloatArray, prior_variance: FloatArray
@@ -84,7 +88,7 @@ class NestedEP:
             K_ext = bordered(K, k_star[..., j], prior_variance[..., j])
             for k in range(n_classes):
                 state = _State(self, K_ext, np.append(y, k), n_classes)
-                mixer = make_mixer(self.damping)
+                mixer = make_mixer(self.damping, **MIXING)
                 outcome = find_fixed_point(state, start, mixer, self.max_iter, max(self.tol, 1e-4))
                 if outcome is not None and outcome.status is Status.CONVERGED:
                     out[j, k] = outcome.evaluation.log_evidence
@@ -173,7 +177,29 @@ class _State:
             raise InvalidStateError("a cavity has no positive variance")
         if self.options.updates == "sequential":
             target = sequential_sweep(self.blocks, self.mean, x, self.y, self.contrast, inner)
+        elif self.options.damping == "adaptive":
+            target = self._update_again(x, self.project(target), inner)
         return target, variance, residual, log_terms
+
+    def _update_again(self, x: FloatArray, target: FloatArray, inner: tuple[int, float, bool]) -> FloatArray:
+        """Sites after ``target``: a second update at the means that it implies, with the covariances of the cavities as they are.
+
+        Covariances cost n³ and means n²; the fixed point is the same, and two thirds of the iterations lead there.
+        """
+        pi, next_pi = self.blocks.pi[:, :, None], site_weights(self._by_class(target[0]), self.y)[:, :, None]
+        next_nu = site_locations(self._by_class(target[1]), next_pi[:, :, 0])[:, :, None]
+
+        def precondition(r: FloatArray) -> tuple[FloatArray, FloatArray]:
+            b = self.blocks.solve(r / pi)  # Π (r/π) = r, for columns of r sum to zero
+            return self.blocks.multiply_kernel(b), b
+
+        slope = next_nu - times_precision(next_pi, self.mean[:, :, None]) - self.b[:, :, None]
+        step, _ = newton_direction(slope, precondition, partial(times_precision, next_pi), MEAN_TOL, MEAN_STEPS)
+        mean = self.mean + step[:, :, 0]
+        again, c = np.empty_like(x), self.contrast
+        moments = (mean, self.cov, self.y, c.index, c.coefficient, c.loading)
+        valid = tilted.refine_sites(*moments, x, target, *inner, *again)
+        return again if valid and np.isfinite(again).all() else target
 
     def _by_class(self, values: FloatArray) -> FloatArray:
         """(n, c−1) over the other classes → (c, n) with 0 at the observed class."""

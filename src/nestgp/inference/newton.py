@@ -23,18 +23,20 @@ def newton_direction(
     tol: float | FloatArray,
     max_steps: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """s and K⁻¹s with (K⁻¹ + W) s = gradient, to a residual of ``tol`` times the first one in the norm of Σ₀."""
+    """s and K⁻¹s with (K⁻¹ + W) s = gradient, to ``tol`` times the first residual in the norm of Σ₀, in at most ``max_steps``."""
     residual = gradient.copy()
     d, d_image = precondition(residual)
     step, step_image = np.zeros_like(d), np.zeros_like(d)
     rz = _dot(residual, d)
     limit = tol * np.sqrt(np.maximum(rz, 0.0))
-    for _ in range(max_steps):
+    for left in reversed(range(max_steps)):
         product = d_image + hessian_times(d)
         curvature = _dot(d, product)
         alpha = np.divide(rz, curvature, out=np.zeros_like(rz), where=curvature > 0.0)
         step += alpha * d
         step_image += alpha * d_image
+        if left == 0:
+            break
         residual -= alpha * product
         z, z_image = precondition(residual)
         new = _dot(residual, z)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -45,4 +46,4 @@ class QuadratureEP:
             probit_integrals(*moments, out.log_z, out.slope, out.curvature)
             return out
 
-        return run(FactorisedState(rule, K, y, n_classes, 0), init, self.damping, self.max_iter, self.tol)
+        return run(FactorisedState(rule, K, y, n_classes, 0), init, partial(make_mixer, self.damping), self.max_iter, self.tol)

@@ -17,7 +17,7 @@ import numpy as np
 from nestgp.evidence import evidence_gradient
 from nestgp.independent import IndependentBlocks
 from nestgp.inference.checks import check_options, check_problem
-from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, run
+from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, make_mixer, run
 from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.likelihoods import probit_derivatives, probit_log_likelihood
@@ -55,7 +55,7 @@ class VariationalBayes:
         if self.updates not in ("newton", "plain"):
             raise ValueError(f"updates={self.updates!r}: use 'newton' or 'plain'")
         K, y = check_problem(K, y, n_classes)
-        return run(_State(K, y, n_classes, self.updates == "newton"), init, 1.0, self.max_iter, self.tol)
+        return run(_State(K, y, n_classes, self.updates == "newton"), init, partial(make_mixer, 1.0), self.max_iter, self.tol)
 
 
 class _State:

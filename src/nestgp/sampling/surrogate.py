@@ -27,6 +27,7 @@ from nestgp.evidence import evidence_gradient, symmetric_outer
 from nestgp.inference.result import Fit
 from nestgp.linalg import DenseBlocks, FloatArray
 from nestgp.sampling.factors import Factors
+from nestgp.sites import times_precision
 
 #: Precision of a site that says nothing.
 NO_SITE = 1e-8
@@ -52,8 +53,7 @@ class Surrogate:
 
     def precision_times(self, x: FloatArray) -> FloatArray:
         """Π x (c, n)."""
-        weighted = self.pi * x
-        return weighted - self.pi * (weighted.sum(axis=0) / self.pi.sum(axis=0))
+        return times_precision(self.pi, x)
 
     def root_times(self, xi: FloatArray) -> FloatArray:
         """E ξ with E_i = diag √π_i − π_i √π_iᵀ/1ᵀπ_i, (c, n)."""
