@@ -56,7 +56,7 @@ class Size(NamedTuple):
 
 
 # EP-TKP infers three problems of n + 1 points per row: hours for all rows, so a few of them, evenly spread.
-FULL = Size(None, Gibbs(400, 100, 4), Hamiltonian(400, 100, 4), None, 16, 100, 1500)
+FULL = Size(None, Gibbs(900, 100, 4), Hamiltonian(900, 100, 4), None, 16, 100, 1500)
 QUICK = Size(30, Gibbs(20, 10, 2), Hamiltonian(20, 10, 2), None, 15, 30, 40)
 
 

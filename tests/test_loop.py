@@ -233,8 +233,8 @@ def test_a_warm_start_ends_where_the_cold_one_does_and_sooner(method: Inference,
     assert_allclose(warm.posterior.mean, cold.posterior.mean, rtol=0, atol=1e-7 * scale)
     if cold.converged and warm.converged:
         looks_twice = getattr(method, "precision", "double") == "mixed"  # in single precision, then in double
-        little_to_save = cold.n_iter < 8 + 4 * looks_twice
-        assert warm.n_iter <= cold.n_iter - (not little_to_save)
+        may_save_nothing = looks_twice or cold.n_iter < 8  # down to its rounding, single precision goes either way
+        assert warm.n_iter <= cold.n_iter - (not may_save_nothing)
         assert again.n_iter == 1 + looks_twice
 
 

@@ -297,6 +297,16 @@ def test_finished_run_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_same(first, draws_of(sampler))
 
 
+def test_more_draws_continue_a_finished_run_and_fewer_are_its_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = draws_of(short(n_draws=9))
+    checkpoint = str(tmp_path / "run")
+    few = draws_of(short(n_draws=5, checkpoint=checkpoint))
+    assert_same(draws_of(short(n_draws=9, checkpoint=checkpoint)), whole)
+    interrupt_at(monkeypatch, 1)
+    assert_same(draws_of(short(n_draws=5, checkpoint=checkpoint)), few)
+    np.testing.assert_array_equal(few.b, whole.b[:, :5])
+
+
 @pytest.mark.parametrize(
     "other",
     [

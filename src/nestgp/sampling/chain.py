@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -221,7 +221,7 @@ def _rectangular(chains: list[list[Record]]) -> list[list[Record]]:
 def run_chain(
     sampler: Sampler, problem: Problem, rng: np.random.Generator, chain: int, mark: str, progress: _Progress | None = None
 ) -> tuple[list[Record], bool]:
-    """One chain, continued from its checkpoint if there is one; an interrupt keeps what was drawn."""
+    """One chain, continued from its checkpoint, also to more draws than that was for; an interrupt keeps what was drawn."""
     path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{chain}.pkl")
     saved = _load(path, mark)
     if saved is None:
@@ -251,9 +251,9 @@ def run_chain(
     except KeyboardInterrupt:
         warnings.warn(f"chain {chain} interrupted after {sweep} of {total} sweeps: its draws are kept", stacklevel=2)
         return records, True
-    if path is not None:
+    if path is not None and begin < total:
         _save(path, mark, (state, records, total, rng))
-    return records, False
+    return records[: sampler.n_draws], False
 
 
 #: Seconds between two checkpoints of a chain.
@@ -261,9 +261,10 @@ CHECKPOINT_SECONDS = 60.0
 
 
 def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) -> str:
-    """What a checkpoint must agree in: sampler, data, kernel and seed."""
+    """What a checkpoint must agree in: sampler, data, kernel, seed, but not the number of draws: chains can be made longer."""
+    how = [(f.name, getattr(sampler, f.name)) for f in fields(sampler) if f.name not in ("n_draws", "checkpoint")]  # type: ignore[arg-type]
     # not the kernel's repr, which rounds to three digits
-    parts = (repr(sampler), problem.kernel, problem.prior, problem.n_classes, problem.units, problem.X, problem.y)
+    parts = (type(sampler).__name__, how, problem.kernel, problem.prior, problem.n_classes, problem.units, problem.X, problem.y)
     return str(joblib.hash((*parts, rng.bit_generator.state)))
 
 

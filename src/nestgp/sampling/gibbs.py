@@ -39,7 +39,8 @@ class Gibbs:
         the kernel's variance is large.
     hyper : "surrogate" moves θ with the latents held fixed in the coordinates of :mod:`nestgp.sampling.surrogate`; "collapsed"
         samples θ | v with f integrated out; "joint" samples θ | f as the paper does.
-    checkpoint : path prefix; every chain saves itself there once a minute and at its end, and goes on from there.
+    checkpoint : path prefix; every chain saves itself there once a minute and at its end, and goes on from there: the same
+        with more draws continues it.
     """
 
     n_draws: int = 1000
