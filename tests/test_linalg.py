@@ -43,6 +43,17 @@ def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(linalg, "MARGINAL_POINTS", request.param)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "m"), [(30, 1), (300, 1), (300, 4)])
+def test_symmetric_times(n: int, m: int, dtype: type) -> None:
+    rng = np.random.default_rng(n)
+    A, X = rng.standard_normal((2, n, n)), rng.standard_normal((n, m + 1)).astype(dtype)[:, :m]
+    A = (A + A.transpose(0, 2, 1)).astype(dtype)
+    found = linalg.symmetric_times(A[1], X)
+    assert found.dtype == dtype
+    assert_allclose(found, A[1] @ X, rtol=0, atol=n * 10 * np.finfo(dtype).eps)
+
+
 def refreshed(K: Array, alpha: Array, y: Labels) -> DenseBlocks:
     blocks = DenseBlocks(K, alpha.shape[0])
     blocks.refresh(site_weights(alpha, y))

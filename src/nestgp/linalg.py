@@ -119,6 +119,19 @@ def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> Flo
     return out
 
 
+def symmetric_times(A: FloatArray, X: FloatArray) -> FloatArray:
+    """A X for symmetric A (n, n), X (n, m); for one column half of A is read, and gemm would take ten times as long."""
+    if X.shape[1] != 1 or A.size < SMALL_PRODUCT:
+        return multiply(A, X)
+    x, out = np.ascontiguousarray(X), np.empty((len(A), 1), A.dtype)
+    scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
+    one, zero, n, unit, lda = scalar(1.0), scalar(0.0), *map(ctypes.c_int, (len(A), 1, A.strides[0] // A.itemsize))
+    R = ctypes.byref
+    symv = _lapack(_letter(A) + "symv", ctypes.c_char_p, *[ctypes.c_void_p] * 9)
+    symv(b"U", R(n), R(one), A.ctypes.data, R(lda), x.ctypes.data, R(unit), R(zero), out.ctypes.data, R(unit))
+    return out
+
+
 def lower_times_in_place(L: FloatArray, X: FloatArray, side: str = "L", transposed: bool = False) -> None:
     """Overwrite X (n, m) by L X or Lᵀ X, or with ``side="R"`` X (m, n) by X L or X Lᵀ, in half the flops of a full product.
 
@@ -363,7 +376,7 @@ class KernelStack:
             if b.ndim == 2 and self.K.ndim == 2:
                 return multiply(np.ascontiguousarray(b, self.K.dtype), self.K).astype(np.float64, copy=False)
             columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
-            products = np.stack([multiply(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
+            products = np.stack([symmetric_times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
             return products.reshape(b.shape).astype(np.float64, copy=False)
 
 
@@ -426,12 +439,12 @@ class DenseBlocks(KernelStack):
         """
         w = np.ascontiguousarray(site_means, self.B.dtype).reshape(self.n_classes, self.n, -1)
         with single_threaded_if_small(self.n):
-            Bw = np.stack([multiply(self.B[k], w[k]) for k in range(self.n_classes)])
+            Bw = np.stack([symmetric_times(self.B[k], w[k]) for k in range(self.n_classes)])
             q = Bw.sum(axis=0)
             lower_times_in_place(self.factor_p, q)
             lower_times_in_place(self.factor_p, q, transposed=True)
             for k in range(self.n_classes):
-                Bw[k] -= multiply(self.B[k], q)
+                Bw[k] -= symmetric_times(self.B[k], q)
         return Bw.reshape(site_means.shape).astype(np.float64, copy=False)
 
     def marginal_blocks(self) -> FloatArray:
