@@ -38,9 +38,10 @@ from nestgp import GPClassifier, kernels, predict
 from nestgp.datasets import Dataset, Split, load
 from nestgp.diagnostics import Interval, bayesian_bootstrap_interval, compare_log_density, log_predictive_density
 from nestgp.hyper import INTERRUPTED
+from nestgp.inference import Status
 from nestgp.linalg import FloatArray
 from nestgp.sampling import Gibbs
-from nestgp.sampling.mixing import summarise
+from nestgp.sampling.mixing import mixed, summarise
 
 DATASETS = ("new_thyroid", "teaching", "glass", "wine", "image_segmentation", "usps_357")
 INFERENCES = {"EP": "ep", "IEP": "iep", "VB": "vb", "LA": "laplace"}
@@ -58,8 +59,10 @@ LIMIT = 600.0
 REFERENCE = "EP"
 #: What a fit must have ended as; a peer's says nothing more than that there is one.
 RELIABLE = ("converged", "fitted")
-#: Chains, and the sweeps of each: warm-up, and draws after it; of the data set where a sweep takes seconds, fewer.
-CHAINS, SWEEPS, FEW_SWEEPS = 4, (200, 300), {"usps_357": (80, 100)}
+#: Chains, the sweeps of their warm-up, and how many draws of each: the next if some test probability has not mixed.
+CHAINS, WARMUP, DRAWS = 4, 200, (300, 600, 1200, 2400)
+#: The same for the data set where a sweep takes seconds and there are two hyperparameters.
+LONG_SWEEPS = {"usps_357": (80, (100, 200, 400))}
 TREES = 500
 #: A quick run: these data sets, the first fold only, this many rows for training and at most for testing.
 QUICK_DATASETS, QUICK_ROWS = ("teaching", "glass", "usps_357"), 40
@@ -122,23 +125,27 @@ def run_approximation(
 
 
 def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -> tuple[FloatArray, dict[str, Any]]:
-    """Gibbs sampling of latents and hyperparameters; a chain that is interrupted goes on from its last minute."""
+    """Gibbs sampling of latents and hyperparameters, until every test probability has mixed or the patience is used up.
+
+    A chain that is interrupted goes on from its last minute.
+    """
     folder = experiment.checkpoint.path / "chains"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
     stem = key.replace("/", "-")
-    warmup, draws = FEW_SWEEPS.get(dataset.name, SWEEPS)
-    sampler = Gibbs(n_draws=draws, n_warmup=warmup, n_chains=CHAINS, checkpoint=str(folder / stem))
-    if experiment.quick:
-        sampler = replace(sampler, n_draws=10, n_warmup=10, n_chains=2)
-    clf = GPClassifier(starting_kernel(dataset), inference=sampler, random_state=experiment.seed)
-    clf.fit(split.X_train, split.y_train)
-    if clf.posterior_.draws.n_components < sampler.n_chains * sampler.n_draws:
-        raise KeyboardInterrupt  # fewer draws than asked for: an interrupt ended the chains
-    log_p, mixing = mixture_predictions(clf, split.X_test, sampler.n_chains)
-    watched = clf.posterior_.summary
-    about = {"status": clf.status_.value, "theta": clf.posterior_.draws.theta.mean(axis=(0, 1)), "predictions": mixing}
-    about["training"] = worst(watched)
+    warmup, lengths = (10, (10,)) if experiment.quick else LONG_SWEEPS.get(dataset.name, (WARMUP, DRAWS))
+    for draws in lengths:
+        sampler = Gibbs(draws, warmup, 2 if experiment.quick else CHAINS, checkpoint=str(folder / stem))
+        clf = GPClassifier(starting_kernel(dataset), inference=sampler, random_state=experiment.seed)
+        clf.fit(split.X_train, split.y_train)
+        if clf.posterior_.draws.n_components < sampler.n_chains * sampler.n_draws:
+            raise KeyboardInterrupt  # fewer draws than asked for: an interrupt ended the chains
+        log_p, mixing = mixture_predictions(clf, split.X_test, sampler.n_chains)
+        if mixed(mixing):
+            break
+    status = Status.CONVERGED if mixed(mixing) else Status.NOT_MIXED
+    about = {"status": status.value, "theta": clf.posterior_.draws.theta.mean(axis=(0, 1)), "predictions": mixing}
+    about |= {"training": worst(clf.posterior_.summary), "chains": sampler.n_chains, "warmup": warmup, "draws": draws}
     for chain in folder.glob(f"{stem}.chain*.pkl"):
         chain.unlink()
     return log_p, about
@@ -312,7 +319,7 @@ def unmixed(results: Mapping[str, Any]) -> list[str]:
     """A sentence for every method of a data set whose chains have not mixed or whose iteration has not converged."""
     return [
         f"{name}/{method}: {sum(fit['status'] not in RELIABLE for fit in row['fits'])} of {len(row['fits'])} fits "
-        + ("not mixed (R-hat >= 1.01 or ESS < 400)" if method == "MCMC" else "not converged")
+        + ("not mixed (some test probability: R-hat >= 1.01 or ESS < 400)" if method == "MCMC" else "not converged")
         for name, data in results.items()
         for method, row in data["methods"].items()
         if not row["reliable"]
