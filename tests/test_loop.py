@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from nestgp import kernels, predict
-from nestgp.inference import Fit, Inference, NestedEP, Status
+from nestgp.inference import Fit, Inference, NestedEP, Status, nested_ep
 from nestgp.inference.loop import (
     AdaptiveMixing,
     Evaluation,
@@ -236,6 +236,32 @@ def test_a_warm_start_ends_where_the_cold_one_does_and_sooner(method: Inference,
         may_save_nothing = looks_twice or cold.n_iter < 8  # down to its rounding, single precision goes either way
         assert warm.n_iter <= cold.n_iter - (not may_save_nothing)
         assert again.n_iter == 1 + looks_twice
+
+
+@pytest.mark.parametrize("tol", [3e-2, 1e-3, 1e-6])
+@PROBLEMS_BY_NAME
+def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    K, y, c = problem(name).inputs()
+    double, mixed = (NestedEP(precision=precision, tol=tol) for precision in ("double", "mixed"))
+    sizes: list[int] = []
+    evaluate = nested_ep._State.evaluate
+
+    def counted(state: nested_ep._State, x: Array) -> Evaluation:
+        sizes.append(state.blocks.B.itemsize)
+        return evaluate(state, x)
+
+    monkeypatch.setattr(nested_ep._State, "evaluate", counted)
+    alone = double.infer(K, y, c)
+    first = sizes.copy()
+    sizes.clear()
+    fit = mixed.infer(K, y, c)
+    assert set(first) == {8}
+    assert sizes == sorted(sizes)  # single precision first
+    assert sizes.count(8) < max(2, len(first))
+    assert fit.converged
+    assert fit.residual <= tol
+    assert fit.n_iter == len(sizes)
+    assert fit.log_evidence == pytest.approx(alone.log_evidence, abs=1e-7 + len(y) * tol**2)
 
 
 @METHODS_BY_NAME

@@ -120,10 +120,10 @@ def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> Flo
 
 
 def symmetric_times(A: FloatArray, X: FloatArray) -> FloatArray:
-    """A X for symmetric A (n, n), X (n, m); for one column half of A is read, and gemm would take ten times as long."""
+    """A X for symmetric row-major A (n, n), X (n, m); for one column half of A is read, and gemm would take ten times as long."""
     if X.shape[1] != 1 or A.size < SMALL_PRODUCT:
         return multiply(A, X)
-    x, out = np.ascontiguousarray(X), np.empty((len(A), 1), A.dtype)
+    x, out = np.ascontiguousarray(X, A.dtype), np.empty((len(A), 1), A.dtype)
     scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
     one, zero, n, unit, lda = scalar(1.0), scalar(0.0), *map(ctypes.c_int, (len(A), 1, A.strides[0] // A.itemsize))
     R = ctypes.byref

@@ -274,7 +274,9 @@ def refine_sites(  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    mean : (c, n) with the sites ``ahead``, and cov : packed (c(c+1)/2, n) with ``sites``; both (2, n, p), α̃ and β̃.
+    sites, ahead : (2, n, p), α̃ and β̃ before and after the first update.
+    mean : (c, n) with the sites ``ahead``; cov : packed (c(c+1)/2, n) with ``sites``.
+
     The rest as for :func:`update_sites`. Returns False if a cavity has no variance.
     """
     n, p = new_alpha.shape
@@ -299,7 +301,7 @@ def refine_sites(  # type: ignore[no-untyped-def]
             shift += h[j] * (b[j] - a[j] * m[j])
         for j in range(p):
             m_ahead[j] = m[j] + h[j] * shift / s
-        _augment(m, V, h, alpha, beta, scratch)
+        _augment(m, V, h, alpha, beta, scratch)  # for V; m is of no use from here
         for j in range(p):
             if not math.isfinite(_rank_one(m, V, j, a[j] - alpha[j], b[j] - beta[j], scratch)):
                 return False

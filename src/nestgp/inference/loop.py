@@ -21,9 +21,9 @@ NEAR = 0.05
 #: In single precision the iteration goes on down to this residual, and not below what rounding leaves of it.
 ROUGH_TOL = 1e-6
 #: Where rounding leaves more than this, single precision would only lead astray.
-ROUGH_LIMIT = 0.1
-#: It also ends at this many times the tolerance: the step from there, which is double precision's first, brings that much.
-HANDOVER = 30.0
+ROUGH_LIMIT = 0.01
+#: It also ends at this many times the tolerance, but not above the second number: the step from there brings about that much.
+HANDOVER, HANDOVER_FROM = 30.0, 0.05
 
 
 class InvalidStateError(ArithmeticError):
@@ -89,14 +89,14 @@ class FixedDamping:
 class AdaptiveMixing:
     """Damping that follows the residual, and Anderson mixing once the iteration is near a fixed point.
 
-    Far away: with t = ⟨f_k, f_{k−1}⟩/|f_{k−1}|² (f = F(x) − x, weighted), t < 0 means that the step overshot, and δ/(1 − t)
-    is the step that would have hit; otherwise δ grows by a tenth, or shrinks by a fifth if f has grown. Near (rms f below
-    ``near``): x is extrapolated so that the last few differences of f cancel f. A residual that doubles drops that memory
-    and shortens the step.
+    Far away, from δ = ``first`` on: with t = ⟨f_k, f_{k−1}⟩/|f_{k−1}|² (f = F(x) − x, weighted), t < 0 means that the step
+    overshot, and δ/(1 − t) is the step that would have hit; otherwise δ grows by a tenth, or shrinks by a fifth if f has grown.
+    Near (rms f below ``near``): x is extrapolated so that the last few differences of f cancel f. A residual that doubles drops
+    that memory and shortens the step.
     """
 
-    def __init__(self, damping: float = 0.8, window: int = 6, near: float = NEAR) -> None:
-        self.damping = damping
+    def __init__(self, first: float = 0.8, window: int = 6, near: float = NEAR) -> None:
+        self.damping = first
         self.window = window
         self.near = near
         self._x: FloatArray | None = None
@@ -270,12 +270,13 @@ def _run(
     rough_tol = np.inf if rough is None else _rough_tol(method.blocks.K)
     if rough is not None and max_iter > 1 and rough_tol < ROUGH_LIMIT:
         mixer = new_mixer()
-        found = find_fixed_point(rough, starts[0], mixer, max_iter - 1, max(rough_tol, HANDOVER * tol), patience=3)
+        enough = max(rough_tol, tol, min(HANDOVER * tol, HANDOVER_FROM))
+        found = find_fixed_point(rough, starts[0], mixer, max_iter - 1, enough, patience=3)
         if found is not None:
-            ahead, x = found.history, found.x
-            if found.status is Status.CONVERGED and len(ahead) > 1:  # on from the next x, unless the start was good enough
-                x = method.project(mixer.propose(x, found.evaluation))
-            starts = [x, *starts]
+            ahead, starts = found.history, [found.x, *starts]
+            moved = len(ahead) > 1 or found.evaluation.residual > max(rough_tol, tol)
+            if found.status is Status.CONVERGED and moved:  # on from the next x, unless the start was good enough
+                starts = [method.project(mixer.propose(found.x, found.evaluation)), *starts]
     for x in starts:
         outcome = find_fixed_point(method, x, new_mixer(), max_iter - len(ahead), tol)
         if outcome is not None and outcome.status is not Status.DIVERGED:
@@ -287,5 +288,5 @@ def _run(
 
 
 def _rough_tol(K: FloatArray) -> float:
-    """Rounding in single precision leaves a residual of 0.001 to 0.005 ε |K| (measured), |K| bounded by the row sums of K."""
-    return max(ROUGH_TOL, 0.005 * float(np.finfo(np.float32).eps) * float(np.abs(K).sum(axis=-1).max()))
+    """Rounding in single precision leaves a residual of 0.001 to 0.02 ε |K| (measured), |K| bounded by the row sums of K."""
+    return max(ROUGH_TOL, 0.02 * float(np.finfo(np.float32).eps) * float(np.abs(K).sum(axis=-1).max()))

@@ -36,8 +36,8 @@ class NestedEP:
 
     Parameters
     ----------
-    damping : "adaptive" (updates the sites a second time, at the means that the first update implies; backs off when they
-        oscillate, extrapolates when safe) or a number in (0, 1]: the paper's plain scheme.
+    damping : "adaptive" (parallel updates are followed by a second, at the means that the first implies; backs off when the
+        sites oscillate, extrapolates when safe) or a number in (0, 1]: the paper's plain scheme.
     inner_sweeps : passes of inner EP per outer iteration, from the last inner sites; 1 is the paper's incremental form,
         "converge" its standard one. The fixed point is the same.
     inner_updates : "sequential" rank-1 updates inside a sweep, or "parallel" ones after it (appendix A).
@@ -168,11 +168,12 @@ class _State:
         In single precision with a step of refinement on b = ν̃ − Π K b, K in double: it leaves a fiftieth of the error.
         """
         self.b = self.blocks.solve(means)
-        self.mean = self.exact.multiply_kernel(self.b)
         if self.exact is not self.blocks:
             pi = self.blocks.pi
-            self.b += self.blocks.solve((nu - times_precision(pi, self.mean) - self.b) / pi)
-            self.mean = self.exact.multiply_kernel(self.b)
+            self.b -= self.b.mean(axis=0)  # columns sum to zero but for rounding, which no later step would take out
+            self.b += self.blocks.solve((nu - times_precision(pi, self.exact.multiply_kernel(self.b)) - self.b) / pi)
+            self.b -= self.b.mean(axis=0)
+        self.mean = self.exact.multiply_kernel(self.b)
 
     def _match_moments(self, x: FloatArray) -> tuple[FloatArray, FloatArray, float, float]:
         """Undamped new sites (eqs. 30-38), variances of g, residual and evidence terms at x."""

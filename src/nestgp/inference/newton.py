@@ -29,13 +29,13 @@ def newton_direction(
     step, step_image = np.zeros_like(d), np.zeros_like(d)
     rz = _dot(residual, d)
     limit = tol * np.sqrt(np.maximum(rz, 0.0))
-    for left in reversed(range(max_steps)):
+    for taken in range(1, max_steps + 1):
         product = d_image + hessian_times(d)
         curvature = _dot(d, product)
         alpha = np.divide(rz, curvature, out=np.zeros_like(rz), where=curvature > 0.0)
         step += alpha * d
         step_image += alpha * d_image
-        if left == 0:
+        if taken == max_steps:
             break
         residual -= alpha * product
         z, z_image = precondition(residual)

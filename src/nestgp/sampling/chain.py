@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -262,7 +262,7 @@ CHECKPOINT_SECONDS = 60.0
 
 def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) -> str:
     """What a checkpoint must agree in: sampler, data, kernel, seed, but not the number of draws: chains can be made longer."""
-    how = [(f.name, getattr(sampler, f.name)) for f in fields(sampler) if f.name not in ("n_draws", "checkpoint")]  # type: ignore[arg-type]
+    how = {name: value for name, value in vars(sampler).items() if name not in ("n_draws", "checkpoint")}
     # not the kernel's repr, which rounds to three digits
     parts = (type(sampler).__name__, how, problem.kernel, problem.prior, problem.n_classes, problem.units, problem.X, problem.y)
     return str(joblib.hash((*parts, rng.bit_generator.state)))
