@@ -31,7 +31,7 @@ IntArray = NDArray[np.int64]
 #: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
 THREADS_FROM = 256
 #: Threaded BLAS is worth having from this many points on, over the idle threads per busy one that it would set to work.
-BLAS_THREADS_FROM = 400
+BLAS_THREADS_FROM = 150
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
 #: Prior variance above which predictive covariances take a step of iterative refinement; below it they have 9 digits.

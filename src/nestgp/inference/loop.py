@@ -23,7 +23,7 @@ ROUGH_TOL = 1e-6
 #: Where rounding leaves more than this, single precision would only lead astray.
 ROUGH_LIMIT = 0.01
 #: It also ends at this many times the tolerance, but not above the second number: the step from there brings about that much.
-HANDOVER, HANDOVER_FROM = 30.0, 0.05
+HANDOVER, HANDOVER_FROM = 50.0, 0.05
 
 
 class InvalidStateError(ArithmeticError):
