@@ -342,6 +342,17 @@ def test_iterations_over_settings(fewer: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "steps", "expected"), [("IEP", 200, REPRODUCED), ("IEP", 10, UNDECIDED), ("EP", 200, UNDECIDED)]
+)
+def test_a_run_that_was_cut_short_decides_against_itself_only(method: str, steps: int, expected: str) -> None:
+    record = table_1()
+    record["usps"][3][method] = {"n_iter": steps, "status": "max_iterations"}
+    found = verdict(claims.ep_converges_faster_over_settings, record)
+    assert found.verdict == expected
+    assert ("runs of IEP cut short: 1" in found.sentence) == (expected == REPRODUCED)
+
+
+@pytest.mark.parametrize(
     ("ratio", "expected"), [(4.0, REPRODUCED), (2.4, REPRODUCED), (2.0, UNDECIDED), (1.0, NOT_REPRODUCED), (12.0, NOT_REPRODUCED)]
 )
 def test_cost_of_tkp(ratio: float, expected: str) -> None:
