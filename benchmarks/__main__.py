@@ -8,7 +8,7 @@ from pathlib import Path
 
 NAMES = (
     "floor", "scaling", "memory", "prediction", "wine", "startup", "busy", "choose", "iteration", "exact", "tierney_kadane",
-    "methods", "precision", "sampling", "peers",
+    "methods", "search", "precision", "sampling", "peers",
 )  # fmt: skip
 
 
