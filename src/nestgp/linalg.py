@@ -120,7 +120,7 @@ def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> Flo
 
 
 def symmetric_times(A: FloatArray, X: FloatArray) -> FloatArray:
-    """A X for symmetric row-major A (n, n), X (n, m); for one column half of A is read, and gemm would take seven times as long."""
+    """A X for symmetric row-major A (n, n), X (n, m); for one column half of A is read; gemm takes seven times as long."""
     if X.shape[1] != 1 or A.size < SMALL_PRODUCT:
         return multiply(A, X)
     x, out = np.ascontiguousarray(X, A.dtype), np.empty((len(A), 1), A.dtype)
