@@ -266,6 +266,17 @@ def mirror(a):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _sum_lower(stack, first, last, out):  # type: ignore[no-untyped-def]
+    """Rows ``first`` to ``last`` of the lower triangle of Σ_k stack_k into ``out``; stack (c, n, n)."""
+    for i in range(first, last):
+        for j in range(i + 1):
+            out[i, j] = stack[0, i, j]
+        for k in range(1, stack.shape[0]):
+            for j in range(i + 1):
+                out[i, j] += stack[k, i, j]
+
+
+@numba.njit(cache=True, nogil=True)
 def _take_columns(a, points, out):  # type: ignore[no-untyped-def]
     """Columns of ``a`` (n, n) as the rows of ``out`` (m, n), by tiles that stay in cache."""
     tile = 32
@@ -279,37 +290,43 @@ def _take_columns(a, points, out):  # type: ignore[no-untyped-def]
 def _add_marginals(W, own, factor, points, inv_pi, gram):  # type: ignore[no-untyped-def]
     """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ − W_k D_k⁻¹, for the points i; kl runs over k >= l.
 
-    W (c, m, n) holds W_kᵀ and is overwritten with Uᵀ. That of the class ``own`` is made here, as L_Pᵀ = Σ_k W_k without the
-    others; −1: of none. factor (m, n) holds the points' columns of what :class:`DenseBlocks` keeps of P.
+    W (c, m, n) holds W_kᵀ, but for the class ``own``, whose W_k is made here, as L_Pᵀ = Σ_k W_k without the others; −1: for none.
+    factor (m, n) holds the points' columns of what :class:`DenseBlocks` keeps of P. By tiles that stay in cache.
     """
     c, m, n = W.shape
+    tile = 256
+    U = np.empty((c, tile), W.dtype)
     for p in range(m):
         i = points[p]
-        if own >= 0:
-            mine = W[own, p]
-            for r in range(i):
-                mine[r] = factor[p, r]
-            mine[i] = 1.0 / factor[p, i]
-            for r in range(i + 1, n):
-                mine[r] = 0.0
+        for r0 in range(0, n, tile):
+            width = min(tile, n - r0)
+            column = factor[p, r0 : r0 + width]
+            above = min(max(i - r0, 0), width)  # rows of this tile above the diagonal: L_Pᵀ there, L_P⁻¹ in the others
             for k in range(c):
                 if k != own:
-                    for r in range(n):
-                        mine[r] -= W[k, p, r]
-        for k in range(c):
-            scale = -inv_pi[k, i]
-            for r in range(n):
-                W[k, p, r] *= scale
-            for r in range(i, n):
-                W[k, p, r] += factor[p, r]
-        kl = 0
-        for k in range(c):
-            for other in range(k + 1):
-                total = 0.0
-                for r in range(n):
-                    total += W[k, p, r] * W[other, p, r]
-                gram[kl, i] += total
-                kl += 1
+                    U[k, :width] = W[k, p, r0 : r0 + width]
+            if own >= 0:
+                U[own, :above] = column[:above]
+                U[own, above:width] = 0.0
+                if 0 <= i - r0 < width:
+                    U[own, above] = 1.0 / column[above]
+                for k in range(c):
+                    if k != own:
+                        for r in range(width):
+                            U[own, r] -= U[k, r]
+            kl = 0
+            for k in range(c):
+                mine, scale = U[k], -inv_pi[k, i]
+                for r in range(width):
+                    mine[r] *= scale
+                for r in range(above, width):
+                    mine[r] += column[r]
+                for other in range(k + 1):
+                    total = W.dtype.type(0)
+                    for r in range(width):
+                        total += mine[r] * U[other, r]
+                    gram[kl, i] += total
+                    kl += 1
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
@@ -422,9 +439,13 @@ class DenseBlocks(KernelStack):
             inverse_from_cholesky_in_place(B)
             _scale_and_mirror(B, root[k])
 
+        def add_up(band: int) -> None:
+            _sum_lower(self.B, edges[band], edges[band + 1], self.factor_p)
+
         with workers_for(self.n, self.n_classes) as workers:
             for_each(invert, self.n_classes, workers)
-            np.sum(self.B, axis=0, out=self.factor_p)
+            edges = (self.n * np.sqrt(np.linspace(0.0, 1.0, workers + 1))).astype(int)  # bands of the triangle, alike in size
+            for_each(add_up, workers, workers)
             log_det_p = cholesky_in_place(self.factor_p)
             mirror(self.factor_p)
             triangular_inverse_in_place(self.factor_p)
@@ -457,8 +478,9 @@ class DenseBlocks(KernelStack):
         c, n = self.n_classes, self.n
         inv_pi = (1.0 / self.pi).astype(self.B.dtype, copy=False)
         gram = np.zeros((c * (c + 1) // 2, n))
-        with single_threaded_blas() as threads:
-            workers = 1 if n < THREADS_FROM else max(1, min(threads, n // MARGINAL_POINTS[0]))
+        # as refresh() does: a thread of BLAS goes on spinning for a while after its work, in the way of threads of our own
+        with workers_for(n, c) as threads:
+            workers = max(1, min(threads, n // MARGINAL_POINTS[0]))
             groups = self._groups(workers)
             most = max(points.size for _, points in groups)
             left = iter(groups)
