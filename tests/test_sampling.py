@@ -436,7 +436,7 @@ SHORT = {
 def fitted(name: str, **options: Any) -> Any:
     X = np.array([[-1.0, 0.1], [-0.8, 0.3], [0.9, 0.2], [1.2, -0.4], [0.1, 1.5], [-0.2, 1.8]])
     y = np.array(["left", "left", "right", "right", "top", "top"])
-    clf = GPClassifier(ConstantKernel(2.0) * RBF(1.0), inference=name, random_state=0, **options)
+    clf = GPClassifier(ConstantKernel(2.0) * RBF(1.0, (0.3, 10.0)), inference=name, random_state=0, **options)
     with pytest.warns(ConvergenceWarning, match="not_mixed"):
         return clf.fit(X, y)
 
