@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.record import alternate, save
 from nestgp.inference import NestedEP
 from nestgp.inference.nested_ep import _State
+from nestgp.linalg import single_threaded_if_small
 
 SIZES = ((200, 3), (500, 3), (1157, 3), (2000, 10))
 
@@ -41,7 +42,7 @@ def run() -> None:
     rows = []
     for threads in (1, 2):
         for n, c in SIZES:
-            with threadpool_limits(threads, user_api="blas"):
+            with threadpool_limits(threads, user_api="blas"), single_threaded_if_small(n):  # as inference does
                 K, y = problem(n, c)
                 state = _State(NestedEP(), K, y, c)
                 x = state.evaluate(np.zeros((2, n, c - 1))).target
@@ -49,7 +50,7 @@ def run() -> None:
                     "floor": partial(lapack_floor, np.asfortranarray(np.eye(n) + K), c),
                     "iteration": partial(state.evaluate, x),
                 }
-                t = alternate(tasks, 20 if n < 1000 else 5)
+                t = alternate(tasks, 40 if n < 2000 else 6)
             rows.append({"threads": threads, "n": n, "c": c, **t, "ratio": t["iteration"] / t["floor"]})
     save(
         "floor",
