@@ -162,7 +162,8 @@ def save_figure(figure: Figure, path: Path, quick: bool, caveats: Sequence[str] 
     # Without dates and random identifiers the same figure gives the same file.
     with mpl.rc_context({"svg.hashsalt": path.name}):
         figure.savefig(png, dpi=150, bbox_inches="tight")
-        figure.savefig(path.with_name(path.name + ".svg"), bbox_inches="tight", metadata={"Date": None})
+        # clouds of dots are pixels in the vector file too
+        figure.savefig(path.with_name(path.name + ".svg"), dpi=200, bbox_inches="tight", metadata={"Date": None})
     if text is not None:
         text.remove()
     return png

@@ -100,9 +100,8 @@ def _draw(experiment: Experiment, here: Ground, errors: dict[str, Any]) -> None:
                 ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
                 for k, digit in enumerate(here.digits.names):
                     mine = y == k
-                    ax.plot(
-                        x[mine], p[mine], MARKERS[k], color=colours[k], markersize=4, fillstyle="none", alpha=0.6, label=digit
-                    )
+                    look = {"color": colours[k], "markersize": 4, "fillstyle": "none", "alpha": 0.6, "rasterized": True}
+                    ax.plot(x[mine], p[mine], MARKERS[k], label=digit, **look)
                 ax.set_aspect("equal")
                 rms = errors[f"{method} against {chain}"][split]["rms"]
                 ax.annotate(f"rms {rms:.3f}", (0.97, 0.04), xycoords="axes fraction", ha="right", fontsize=8, color=MUTED)

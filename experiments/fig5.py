@@ -94,7 +94,7 @@ def _panel(ax: Axes, experiment: Experiment, here: Ground, name: str, chain: str
     points = plane(low, high, size(experiment).pixels)
     draws = here.methods[chain].draws[:, pair]
     if name == chain:
-        ax.scatter(*_thinned(experiment, draws).T, s=3, color="#56B4E9", alpha=0.5, linewidth=0)
+        ax.scatter(*_thinned(experiment, draws).T, s=3, color="#56B4E9", alpha=0.5, linewidth=0, rasterized=True)
     contours(ax, points, smoothed(draws), bold=name == chain)
     if name != chain:
         method = here.methods[name]

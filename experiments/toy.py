@@ -381,7 +381,8 @@ def _draw(
                 integrals = {method: float(density(points).sum() * pixel) for method, density in densities.items()}
             for ax, method in zip(ax_row, METHODS, strict=True):
                 if method == "MCMC" and not tilt:
-                    ax.scatter(*row.draws[_dots(point, how)].T, s=3, color="#56B4E9", alpha=0.5, linewidth=0)
+                    dots = row.draws[_dots(point, how)].T
+                    ax.scatter(*dots, s=3, color="#56B4E9", alpha=0.5, linewidth=0, rasterized=True)
                 if method != "MCMC":
                     contours(ax, points, densities["MCMC"], bold=False)
                 contours(ax, points, densities[method], bold=True)
