@@ -136,7 +136,8 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
     warmup, lengths = (10, (10,)) if experiment.quick else LONG_SWEEPS.get(dataset.name, (WARMUP, DRAWS))
     for draws in lengths:
         sampler = Gibbs(draws, warmup, 2 if experiment.quick else CHAINS, checkpoint=str(folder / stem))
-        clf = GPClassifier(starting_kernel(dataset), inference=sampler, random_state=experiment.seed)
+        jobs = None if experiment.quick else -1  # a chain per core
+        clf = GPClassifier(starting_kernel(dataset), inference=sampler, random_state=experiment.seed, n_jobs=jobs)
         clf.fit(split.X_train, split.y_train)
         if clf.posterior_.draws.n_components < sampler.n_chains * sampler.n_draws:
             raise KeyboardInterrupt  # fewer draws than asked for: an interrupt ended the chains
