@@ -7,6 +7,7 @@ with a third, because its inference takes many more iterations (the figure says 
 A search that is interrupted goes on: every evaluation (θ, value, gradient) is a checkpoint under its exact θ. L-BFGS-B is
 deterministic, so a new run asks for the same θ in the same order, gets them from the checkpoints, and computes the first one
 that is new; no curvature is lost, and the best point is the best of all. Only the warm start of that one evaluation is gone.
+The inference at the end, hundreds of iterations for IEP, goes on from its sites of some iterations before.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from benchmarks.peer_runs.driver import peak_megabytes
@@ -29,20 +31,25 @@ from experiments.table2 import gather, sample_rows, summarise_methods, unmixed
 from nestgp import hyper, kernels
 from nestgp.datasets import load
 from nestgp.diagnostics import log_predictive_density
-from nestgp.inference import IndependentEP, Laplace, NestedEP, VariationalBayes
+from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, Status, VariationalBayes
 from nestgp.linalg import FloatArray, IntArray
 from nestgp.plotting import INK, STYLE
 from nestgp.posterior import ProcessPosterior
 from nestgp.predict import class_probabilities
 
-METHODS: dict[str, Any] = {"EP": NestedEP(precision="mixed"), "IEP": IndependentEP(), "VB": VariationalBayes(), "LA": Laplace()}
+#: IEP's residual lingers between 3e-6 and 5e-6 from its 140th iteration on, with an evidence that has settled to 1e-6.
+METHODS: dict[str, Any] = {
+    "EP": NestedEP(precision="mixed"), "IEP": IndependentEP(tol=1e-5), "VB": VariationalBayes(), "LA": Laplace(),
+}  # fmt: skip
 #: Methods whose search ends with a third of the rows.
 SUBSET_ONLY = ("IEP",)
 QUICK_ROWS, QUICK_TEST_ROWS = 150, 40
 #: Test rows whose latent covariances are held at once.
 BLOCK = 500
+#: Iterations of the last inference between two checkpoints of its sites, and how many such rounds it may take.
+ROUND, ROUNDS = 40, 10
 CAVEATS = (
-    f"{', '.join(SUBSET_ONLY)}: hyperparameters from a third of the training rows",
+    f"{', '.join(SUBSET_ONLY)}: hyperparameters from a third of the training rows; converged to a residual of 1e-5, not 1e-6",
     "grey levels of USPS are not standardised",
 )
 
@@ -102,7 +109,29 @@ def search(experiment: Experiment, method: str, rows: IntArray) -> dict[str, Any
     return stages[0] | {"success": success, "message": message, "stages": stages, "peak_megabytes": objective.peak}
 
 
-def predictions(method: str, theta: list[float], train: IntArray, test: IntArray) -> dict[str, Any]:
+def converge(checkpoint: Checkpoint, label: str, inference: Any, *problem: Any) -> tuple[Fit, int, int]:
+    """Inference in rounds, each from the sites that the last has left; also the iterations of earlier runs, and in all."""
+    keys = [f"{label}/sites after round {k}" for k in range(ROUNDS)]
+    first = sum(key in checkpoint for key in keys[:-1])
+    init, before = None, 0
+    if first:
+        stored = checkpoint.get(keys[first - 1], dict)
+        init = Fit(cast(Any, None), np.nan, Status.MAX_ITERATIONS, (), np.inf, stored["sites"])
+        before = int(stored["iterations"])
+    done = before
+    for key in keys[first:]:
+        fit = replace(inference, max_iter=ROUND).infer(*problem, init=init)
+        done += fit.n_iter
+        if fit.status is not Status.MAX_ITERATIONS or key == keys[-1]:
+            return fit, before, done
+        checkpoint.get(key, partial(dict, sites=fit.sites, iterations=np.array(done)))
+        print(f"{label}: residual {fit.residual:.2g} after {done} iterations", file=sys.stderr, flush=True)
+        init = fit.without_factor()
+        del fit  # its factor, before the next one is made
+    raise AssertionError("the last round returns")
+
+
+def predictions(checkpoint: Checkpoint, method: str, theta: list[float], train: IntArray, test: IntArray) -> dict[str, Any]:
     """Inference with the training rows at θ; log predictive density and predicted class of the test rows."""
     data = load("usps")
     assert data.X_test is not None
@@ -110,14 +139,15 @@ def predictions(method: str, theta: list[float], train: IntArray, test: IntArray
     X, y, X_test, y_test = data.X_train[train], data.y_train[train], data.X_test[test], data.y_test[test]
     kernel = kernels.with_theta(kernels.default_kernel(data.X_train)[0], np.array(theta))
     inference, began = METHODS[method], time.perf_counter()
-    fit = inference.infer(kernels.gram(kernel, X), y, data.n_classes)
+    label = f"{method}, {y.size} rows at {theta}"
+    fit, before, iterations = converge(checkpoint, label, inference, kernels.gram(kernel, X), y, data.n_classes)
     posterior = ProcessPosterior(kernel, X, fit.posterior)
     blocks = [X_test[first : first + BLOCK] for first in range(0, len(X_test), BLOCK)]
     rule = (inference.default_rule, inference.likelihood)
     p = np.exp(np.concatenate([class_probabilities(*posterior.latent(block), *rule) for block in blocks]))
     scores = {"lpd": log_predictive_density(p, y_test), "predicted": p.argmax(axis=1)}
-    how = {"status": fit.status.value, "n_iter": fit.n_iter, "log_evidence": fit.log_evidence}
-    how |= {"seconds": time.perf_counter() - began, "peak_megabytes": peak_megabytes()}
+    how = {"status": fit.status.value, "n_iter": iterations, "residual": fit.residual, "log_evidence": fit.log_evidence}
+    how |= {"resumed_after": before, "seconds": time.perf_counter() - began, "peak_megabytes": peak_megabytes()}
     return scores | {"theta": theta, **how}
 
 
@@ -133,7 +163,7 @@ def run(experiment: Experiment) -> None:
         label = f"{method}/search"
         searches[method] = experiment.run({label: partial(search, experiment, method, train)})[label]
         label = f"{method}/predictions"
-        task = partial(predictions, method, searches[method]["theta"], train, test)
+        task = partial(predictions, experiment.checkpoint, method, searches[method]["theta"], train, test)
         fits[method] = experiment.run({label: task})[label]
         done = {method: gather([fits[method]]) for method in METHODS if method in fits}
         save(experiment, done, searches, data.targets[test])
