@@ -23,8 +23,8 @@ class StepSize:
     """Step size that aims at an acceptance rate while it adapts, then stays at its running average.
 
     Robbins and Monro on the logarithm, with gains of t^-0.6. Trajectories are few here, and the acceptance of one is mostly near
-    0 or 1: the dual averaging of Hoffman and Gelman (2014) swings through two orders of magnitude, and after 50 trajectories its
-    average has been ten times too small.
+    0 or 1: the dual averaging of Hoffman and Gelman (2014) swings by a factor of fifty, and after 50 trajectories its average was
+    a tenth of that of other chains.
     """
 
     value: float = 0.1
