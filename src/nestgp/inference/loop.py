@@ -242,14 +242,14 @@ def run(
     new_mixer: Callable[[], Mixer],
     max_iter: int,
     tol: float,
-    rough: FixedPointMethod | None = None,
+    make_rough: Callable[[], FixedPointMethod] | None = None,
 ) -> Fit:
     """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result.
 
-    ``rough`` is the same problem in lower precision, which goes ahead while the residual is large.
+    ``make_rough`` makes the same problem in lower precision, which goes ahead while the residual is large.
     """
     with single_threaded_if_small(method.blocks.n):  # once for all: every product inside would change the threads and back
-        return _run(method, init, new_mixer, max_iter, tol, rough)
+        return _run(method, init, new_mixer, max_iter, tol, make_rough)
 
 
 def _run(
@@ -258,7 +258,7 @@ def _run(
     new_mixer: Callable[[], Mixer],
     max_iter: int,
     tol: float,
-    rough: FixedPointMethod | None,
+    make_rough: Callable[[], FixedPointMethod] | None,
 ) -> Fit:
     try:
         method.blocks.check_kernel()
@@ -267,16 +267,9 @@ def _run(
     outcome = None
     starts = method.starts(init)
     ahead: tuple[Iteration, ...] = ()
-    rough_tol = np.inf if rough is None else _rough_tol(method.blocks.K)
-    if rough is not None and max_iter > 1 and rough_tol < ROUGH_LIMIT:
-        mixer = new_mixer()
-        enough = max(rough_tol, tol, min(HANDOVER * tol, HANDOVER_FROM))
-        found = find_fixed_point(rough, starts[0], mixer, max_iter - 1, enough, patience=3)
-        if found is not None:
-            ahead, starts = found.history, [found.x, *starts]
-            moved = len(ahead) > 1 or found.evaluation.residual > max(rough_tol, tol)
-            if found.status is Status.CONVERGED and moved:  # on from the next x, unless the start was good enough
-                starts = [method.project(mixer.propose(found.x, found.evaluation)), *starts]
+    if make_rough is not None and max_iter > 1:
+        ahead, better = _go_ahead(method, make_rough, starts[0], new_mixer(), max_iter - 1, tol)
+        starts = [*better, *starts]
     for x in starts:
         outcome = find_fixed_point(method, x, new_mixer(), max_iter - len(ahead), tol)
         if outcome is not None and outcome.status is not Status.DIVERGED:
@@ -285,6 +278,32 @@ def _run(
         return method.failed(Status.DIVERGED)
     later = tuple(row._replace(iteration=row.iteration + len(ahead)) for row in outcome.history)
     return method.fit(replace(outcome, history=ahead + later))
+
+
+def _go_ahead(
+    method: FixedPointMethod,
+    make_rough: Callable[[], FixedPointMethod],
+    x: FloatArray,
+    mixer: Mixer,
+    max_iter: int,
+    tol: float,
+) -> tuple[tuple[Iteration, ...], list[FloatArray]]:
+    """Iterate from x in lower precision: the way, and starting points for the higher one, the best first.
+
+    Nothing of the lower precision is left in memory afterwards.
+    """
+    rough_tol = _rough_tol(method.blocks.K)
+    if rough_tol >= ROUGH_LIMIT:
+        return (), []
+    enough = max(rough_tol, tol, min(HANDOVER * tol, HANDOVER_FROM))
+    found = find_fixed_point(make_rough(), x, mixer, max_iter, enough, patience=3)
+    if found is None:
+        return (), []
+    moved = len(found.history) > 1 or found.evaluation.residual > max(rough_tol, tol)
+    if found.status is not Status.CONVERGED or not moved:
+        return found.history, [found.x]
+    # on from the next x, unless the start was good enough
+    return found.history, [method.project(mixer.propose(found.x, found.evaluation)), found.x]
 
 
 def _rough_tol(K: FloatArray) -> float:

@@ -68,11 +68,9 @@ class NestedEP:
         """
         self._check_options()
         K, y = check_problem(K, y, n_classes)
-        state, rough = _State(self, K, y, n_classes), None
-        if self.precision == "mixed":
-            rough = _State(self, K.astype(np.float32), y, n_classes, exact=state.blocks)
-            rough.blocks.borrow(state.blocks)
-        return run(state, init, partial(make_mixer, self.damping, **MIXING), self.max_iter, self.tol, rough)
+        state = _State(self, K, y, n_classes)
+        make_rough = state.in_single_precision if self.precision == "mixed" else None
+        return run(state, init, partial(make_mixer, self.damping, **MIXING), self.max_iter, self.tol, make_rough)
 
     def extend(
         self, fit: Fit, K: FloatArray, y: IntArray, n_classes: int, k_star: FloatArray, prior_variance: FloatArray
@@ -124,6 +122,12 @@ class _State:
         self.cov = np.full((n_classes * (n_classes + 1) // 2, y.size), np.nan)
         self.b = self.mean
         self._others = np.array([[j for j in range(n_classes) if j != k] for k in range(n_classes)])[y].T
+
+    def in_single_precision(self) -> _State:
+        """The same problem for the early iterations, in the memory of this one's factor."""
+        rough = _State(self.options, self.blocks.K.astype(np.float32), self.y, self.n_classes, exact=self.blocks)
+        rough.blocks.borrow(self.blocks)
+        return rough
 
     def starts(self, init: Fit | None) -> list[FloatArray]:
         """Starting points, the warm one first."""
