@@ -42,7 +42,7 @@ def tasks() -> dict[str, Any]:
 
 def serve() -> None:
     """The timed process: for every name of a task on standard input, its seconds on standard output."""
-    from nestgp.linalg import blas_threads
+    from nestgp.threads import blas_threads
 
     known = tasks()
     for task in known.values():  # compiled before it is timed

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.record import alternate, save
 from nestgp.inference import NestedEP
 from nestgp.inference.nested_ep import _State
-from nestgp.linalg import single_threaded_if_small
+from nestgp.threads import single_threaded_if_small
 
 SIZES = ((200, 3), (500, 3), (1157, 3), (2000, 10))
 

@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.record import alternate, save
 from nestgp import GPClassifier, kernels
-from nestgp.linalg import blas_threads
 from nestgp.predict import class_probabilities
+from nestgp.threads import blas_threads
 
 N, C, D, NEW = 1000, 10, 20, 1600
 #: Rows for the memory, and how many of them are held at once.

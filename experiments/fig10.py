@@ -29,10 +29,10 @@ from experiments.common import Checkpoint, Experiment, duration
 from experiments.fig8 import draw_data_set
 from experiments.table2 import gather, sample_rows, summarise_methods, unmixed
 from nestgp import hyper, kernels
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.datasets import load
 from nestgp.diagnostics import log_predictive_density
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, Status, VariationalBayes
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.plotting import INK, STYLE
 from nestgp.posterior import ProcessPosterior
 from nestgp.predict import class_probabilities

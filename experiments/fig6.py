@@ -20,10 +20,10 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from experiments.common import Experiment
 from experiments.table2 import sample_rows
 from nestgp import kernels
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.datasets import load
 from nestgp.diagnostics import accuracy, log_predictive_density
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, VariationalBayes
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.plotting import INK, PALETTE, STYLE
 from nestgp.posterior import ProcessPosterior
 from nestgp.predict import class_probabilities

@@ -27,10 +27,10 @@ from threadpoolctl import threadpool_limits
 from experiments.common import Experiment
 from experiments.table2 import sample_rows
 from nestgp import kernels
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.datasets import load
 from nestgp.hyper import HalfStudentT
 from nestgp.inference import IndependentEP, Laplace, NestedEP, QuadratureEP, VariationalBayes
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.plotting import INK, MARKERS, MUTED, PALETTE, STYLE
 from nestgp.sampling import Gibbs
 from nestgp.sampling.chain import Problem

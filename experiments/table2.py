@@ -35,11 +35,11 @@ from sklearn.model_selection import train_test_split
 
 from experiments.common import Experiment, compare_paired, one_command
 from nestgp import GPClassifier, kernels, predict
+from nestgp.arrays import FloatArray
 from nestgp.datasets import Dataset, Split, load
 from nestgp.diagnostics import Interval, bayesian_bootstrap_interval, compare_log_density, log_predictive_density
 from nestgp.hyper import INTERRUPTED
 from nestgp.inference import Status
-from nestgp.linalg import FloatArray
 from nestgp.sampling import Gibbs
 from nestgp.sampling.mixing import mixed, summarise
 

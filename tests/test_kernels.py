@@ -19,7 +19,8 @@ from sklearn.gaussian_process.kernels import (
 )
 from sklearn.gaussian_process.kernels import ConstantKernel as C
 
-from nestgp import kernels
+from nestgp import kernel_gradient, kernels
+from nestgp.kernel_gradient import contract
 
 D = 4
 ARD = np.array([0.7, 1.3, 2.0, 0.9])
@@ -206,7 +207,7 @@ def test_white_noise_is_in_gram_and_diagonal_but_not_in_cross():
 @pytest.mark.parametrize("given", [False, True], ids=["K unknown", "K given"])
 def test_contract_equals_scikit_learns_gradient(kernel, given):
     X, S = inputs(), symmetric()
-    gradient = kernels.contract(kernel, X, S, kernels.gram(kernel, X) if given else None)
+    gradient = contract(kernel, X, S, kernels.gram(kernel, X) if given else None)
     expected = own_contraction(kernel, X, S)
     assert gradient.shape == kernel.theta.shape
     np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-11 * np.abs(expected).max(initial=0.0))
@@ -219,15 +220,15 @@ def test_contract_of_a_general_matern_equals_central_differences(nu, scale):
     if nu == 20.0:
         X[5] += 0.1  # scikit-learn's Bessel function overflows at coincident points
     # h² of truncation and ε/h of rounding, about 1e-10 each.
-    np.testing.assert_allclose(kernels.contract(kernel, X, S), differences(kernel, X, S), rtol=1e-7)
+    np.testing.assert_allclose(contract(kernel, X, S), differences(kernel, X, S), rtol=1e-7)
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
 def test_the_bessel_form_meets_the_closed_forms(nu):
     """Only nu itself is looked up exactly, so a neighbour takes the general way."""
     X, S = inputs(), symmetric()
-    general = kernels.contract(Matern(ARD, nu=np.nextafter(nu, 10)), X, S)
-    np.testing.assert_allclose(general, kernels.contract(Matern(ARD, nu=nu), X, S), rtol=1e-9)
+    general = contract(Matern(ARD, nu=np.nextafter(nu, 10)), X, S)
+    np.testing.assert_allclose(general, contract(Matern(ARD, nu=nu), X, S), rtol=1e-9)
 
 
 def test_a_smooth_matern_at_nearly_coincident_points_is_finite():
@@ -238,14 +239,14 @@ def test_a_smooth_matern_at_nearly_coincident_points_is_finite():
     X[3, 1:] = 0.0
     kernel, S = Matern(1.0, nu=3.5), symmetric(6)
     K = kernels.gram(Matern(1.0, nu=2.5), X)
-    assert np.isfinite(kernels.contract(kernel, X, S, K)).all()
+    assert np.isfinite(contract(kernel, X, S, K)).all()
 
 
 @pytest.mark.parametrize("metric", ["rbf", "laplacian", "polynomial"])
 def test_contract_of_a_pairwise_kernel(metric):
     """scikit-learn differentiates these by a step of 1e-10, so only six digits are there to compare."""
     kernel, X, S = C(2.0) * PairwiseKernel(0.3, metric=metric), inputs(), symmetric()
-    np.testing.assert_allclose(kernels.contract(kernel, X, S), differences(kernel, X, S), rtol=1e-4)
+    np.testing.assert_allclose(contract(kernel, X, S), differences(kernel, X, S), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["constant rbf ard", "matern 1/2 ard", "matern 5/2 ard"])
@@ -255,16 +256,16 @@ def test_contract_with_a_large_offset_and_columns_of_very_different_scale(name):
     offset = spread * np.array([1e3, -1e4, 1e2, 1e4])
     scaled = kernel.clone_with_theta(kernel.theta + np.append(0.0, np.log(spread)))
     X = inputs() * spread + offset
-    gradient = kernels.contract(scaled, X, S, kernels.gram(scaled, X))
+    gradient = contract(scaled, X, S, kernels.gram(scaled, X))
     # Rounding of X itself, at most 1e4 ε of a spread, is what is left.
     np.testing.assert_allclose(gradient, own_contraction(kernel, (X - offset) / spread, S), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", [RBF(1.3), RBF(ARD)], ids=str)
 def test_an_offset_alone_does_not_send_contract_the_slow_way(monkeypatch, kernel):
-    monkeypatch.setattr(kernels, "_CANCELLATION", 0.0)
+    monkeypatch.setattr(kernel_gradient, "_CANCELLATION", 0.0)
     X, S = inputs() + 1e5, symmetric()
-    np.testing.assert_allclose(kernels.contract(kernel, X, S), own_contraction(kernel, X, S), rtol=1e-9)
+    np.testing.assert_allclose(contract(kernel, X, S), own_contraction(kernel, X, S), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", [RBF(1.3), RBF(ARD), Matern(1.3, nu=0.5), Matern(ARD, nu=0.5)], ids=str)
@@ -273,14 +274,14 @@ def test_contract_keeps_its_digits_for_tight_clusters_far_apart(kernel):
     X, S = inputs(), symmetric()
     X[12:] += 1e6
     expected = own_contraction(kernel, X, S)
-    np.testing.assert_allclose(kernels.contract(kernel, X, S), expected, rtol=1e-9)
+    np.testing.assert_allclose(contract(kernel, X, S), expected, rtol=1e-9)
 
 
 def test_contract_keeps_its_digits_for_near_duplicates_under_a_rough_kernel():
     X, S = inputs(), symmetric()
     X[7] = X[8] + 1e-9 * np.array([1.0, -2.0, 0.5, 3.0])
     kernel = Matern(ARD, nu=0.5)
-    np.testing.assert_allclose(kernels.contract(kernel, X, S), own_contraction(kernel, X, S), rtol=1e-9)
+    np.testing.assert_allclose(contract(kernel, X, S), own_contraction(kernel, X, S), rtol=1e-9)
 
 
 def test_contract_of_a_list_is_the_classes_one_after_another():
@@ -289,8 +290,8 @@ def test_contract_of_a_list_is_the_classes_one_after_another():
     S = np.stack([symmetric(seed=s) for s in (1, 2, 3)])
     expected = np.concatenate([own_contraction(k, X, s) for k, s in zip(each, S, strict=True)])
     assert expected.shape == (7,)
-    np.testing.assert_allclose(kernels.contract(each, X, S), expected, rtol=1e-9)
-    np.testing.assert_allclose(kernels.contract(each, X, S, kernels.gram(each, X)), expected, rtol=1e-9)
+    np.testing.assert_allclose(contract(each, X, S), expected, rtol=1e-9)
+    np.testing.assert_allclose(contract(each, X, S, kernels.gram(each, X)), expected, rtol=1e-9)
 
 
 def test_a_given_gram_matrix_is_used_and_never_evaluated_again(monkeypatch):
@@ -302,9 +303,10 @@ def test_a_given_gram_matrix_is_used_and_never_evaluated_again(monkeypatch):
     def refuse(kernel, X):
         raise AssertionError(f"{kernel} was evaluated although its gram matrix was given")
 
-    monkeypatch.setattr(kernels, "_gram", refuse)
+    for module in (kernels, kernel_gradient):
+        monkeypatch.setattr(module, "gram_of_one", refuse)
     for kernel, K, expected in known:
-        np.testing.assert_allclose(kernels.contract(kernel, X, S, K), expected, rtol=1e-9)
+        np.testing.assert_allclose(contract(kernel, X, S, K), expected, rtol=1e-9)
 
 
 def test_contract_changes_none_of_its_arguments():
@@ -312,16 +314,16 @@ def test_contract_changes_none_of_its_arguments():
     for kernel in TREES.values():
         K = kernels.gram(kernel, X)
         before = X.copy(), S.copy(), K.copy()
-        kernels.contract(kernel, X, S, K)
+        contract(kernel, X, S, K)
         for now, then in zip((X, S, K), before, strict=True):
             np.testing.assert_array_equal(now, then)
 
 
 def test_contract_names_a_wrong_shape():
     with pytest.raises(ValueError, match=r"weights has shape \(23, 23\).*need \(2, 23, 23\)"):
-        kernels.contract([RBF(), RBF()], inputs(), symmetric())
+        contract([RBF(), RBF()], inputs(), symmetric())
     with pytest.raises(ValueError, match=r"K has shape \(5, 5\).*need \(23, 23\)"):
-        kernels.contract(RBF(), inputs(), symmetric(), np.eye(5))
+        contract(RBF(), inputs(), symmetric(), np.eye(5))
 
 
 # --- the fallback in blocks
@@ -332,24 +334,24 @@ def test_contract_names_a_wrong_shape():
 def test_blocks_give_the_same_gradient_as_one(monkeypatch, kernel, rows):
     X, S = inputs(), symmetric()
     sizes = []
-    own = kernels._own_gradient
+    own = kernel_gradient._own_gradient
 
     def watched(kernel, X):
         gradient = own(kernel, X)
         sizes.append(gradient.nbytes)
         return gradient
 
-    monkeypatch.setattr(kernels, "_own_gradient", watched)
-    monkeypatch.setattr(kernels, "BLOCK_BYTES", 8 * kernel.n_dims * (2 * rows) ** 2)
-    np.testing.assert_allclose(kernels.contract(kernel, X, S), own_contraction(kernel, X, S), rtol=1e-9)
-    assert max(sizes) <= kernels.BLOCK_BYTES
+    monkeypatch.setattr(kernel_gradient, "_own_gradient", watched)
+    monkeypatch.setattr(kernel_gradient, "BLOCK_BYTES", 8 * kernel.n_dims * (2 * rows) ** 2)
+    np.testing.assert_allclose(contract(kernel, X, S), own_contraction(kernel, X, S), rtol=1e-9)
+    assert max(sizes) <= kernel_gradient.BLOCK_BYTES
     assert (len(sizes) > 1) == (2 * rows < len(X))
 
 
 def test_a_block_that_cannot_fit_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(kernel_gradient, "BLOCK_BYTES", 1000)
     with pytest.raises(MemoryError, match=r"Doubled with 4 free hyperparameters takes .* GiB.*BLOCK_BYTES"):
-        kernels.contract(Doubled(ARD), inputs(), symmetric())
+        contract(Doubled(ARD), inputs(), symmetric())
 
 
 # --- theta
@@ -493,10 +495,10 @@ def test_validate_accepts_every_tree(kernel):
 )
 def test_validate_accepts_what_is_meaningful_when_fixed(kernel):
     kernels.validate(kernel, 3, D)
-    assert kernels.contract(kernel, inputs(), symmetric()).shape == (0,)
+    assert contract(kernel, inputs(), symmetric()).shape == (0,)
 
 
-@pytest.mark.parametrize("call", [kernels.gram, lambda k, X: kernels.contract(k, X, symmetric())])
+@pytest.mark.parametrize("call", [kernels.gram, lambda k, X: contract(k, X, symmetric())])
 def test_a_compound_kernel_has_no_gram_matrix(call):
     with pytest.raises(TypeError, match="CompoundKernel"):
         call(CompoundKernel([RBF(), RBF()]), inputs())

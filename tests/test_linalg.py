@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from nestgp import linalg
-from nestgp.linalg import DenseBlocks, NotPositiveDefiniteError, unpack_blocks
+from nestgp import linalg, threads
+from nestgp.lapack import NotPositiveDefiniteError
+from nestgp.linalg import DenseBlocks, unpack_blocks
 from nestgp.sites import site_locations, site_means, site_weights
 from tests.oracles._types import Array, Labels
 from tests.oracles.dense import (
@@ -41,17 +42,6 @@ def make(
 def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How points are grouped for their marginal covariances, whatever their number: one product for nothing, or none."""
     monkeypatch.setattr(linalg, "MARGINAL_POINTS", request.param)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("n", "m"), [(30, 1), (300, 1), (300, 4)])
-def test_symmetric_times(n: int, m: int, dtype: type) -> None:
-    rng = np.random.default_rng(n)
-    A, X = rng.standard_normal((2, n, n)), rng.standard_normal((n, m + 1)).astype(dtype)[:, :m]
-    A = (A + A.transpose(0, 2, 1)).astype(dtype)
-    found = linalg.symmetric_times(A[1], X)
-    assert found.dtype == dtype
-    assert_allclose(found, A[1] @ X, rtol=0, atol=n * 10 * np.finfo(dtype).eps)
 
 
 def refreshed(K: Array, alpha: Array, y: Labels) -> DenseBlocks:
@@ -121,7 +111,7 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
     c: int, per_class: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = 300
-    assert n > linalg.THREADS_FROM
+    assert n > threads.THREADS_FROM
     K, alpha, beta, y = make(n, c, per_class, smallest=1e-10)
     mu, Sigma = dense_posterior(K, alpha, beta, y)
     M = dense_m(K, alpha, y)
@@ -130,8 +120,8 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
         [[Sigma[k * n + i, m * n + i] for i in range(n)] for k, m in zip(rows, cols, strict=True)]
     )
     found = []
-    for threads in (1, 2):
-        monkeypatch.setattr(linalg, "blas_threads", lambda threads=threads: threads)
+    for count in (1, 2):
+        monkeypatch.setattr("nestgp.threads.blas_threads", lambda count=count: count)
         blocks = refreshed(K, alpha, y)
         mean = blocks.multiply_kernel(blocks.solve(site_means(beta, site_weights(alpha, y))))
         assert_allclose(mean, mu, rtol=0, atol=1e-9)
@@ -142,25 +132,6 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
         found.append((blocks.log_det, blocks.marginal_blocks()))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-10)
     assert_allclose(found[0][1], found[1][1], rtol=0, atol=1e-10)
-
-
-def test_threads_are_given_back_after_single_threaded_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = linalg.blas_threads()
-    monkeypatch.setattr(linalg, "blas_threads", lambda: 2)
-    with linalg.single_threaded_blas() as workers:
-        assert workers == 2
-        monkeypatch.undo()
-        assert linalg.blas_threads() == 1
-    assert linalg.blas_threads() == before
-
-
-def test_an_error_in_a_worker_thread_is_not_lost() -> None:
-    def task(k: int) -> None:
-        if k == 2:
-            raise NotPositiveDefiniteError("from a thread")
-
-    with pytest.raises(NotPositiveDefiniteError, match="from a thread"):
-        linalg.for_each(task, 4, workers=2)
 
 
 @pytest.mark.usefixtures("grouping")
@@ -225,41 +196,6 @@ def test_a_singular_kernel_is_not_refused() -> None:
     x = np.ones((5, 1))
     DenseBlocks(x @ x.T, 2).check_kernel()
     DenseBlocks(np.zeros((5, 5)), 2).check_kernel()
-
-
-def test_a_matrix_without_cholesky_factor_raises() -> None:
-    with pytest.raises(NotPositiveDefiniteError):
-        linalg.cholesky_in_place(np.array([[1.0, 2.0], [2.0, 1.0]]))
-
-
-def test_factor_inverse_and_triangular_inverse() -> None:
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((7, 7))
-    A = A @ A.T + np.eye(7)
-    L = A.copy()
-    assert linalg.cholesky_in_place(L) == pytest.approx(np.linalg.slogdet(A)[1], abs=1e-12)
-    assert_allclose(np.tril(L), np.linalg.cholesky(A), rtol=0, atol=1e-12)
-    inverse, triangular = L.copy(), L.copy()
-    linalg.inverse_from_cholesky_in_place(inverse)
-    assert_allclose(np.tril(inverse), np.tril(np.linalg.inv(A)), rtol=0, atol=1e-12)
-    linalg.triangular_inverse_in_place(triangular)
-    assert_allclose(np.tril(triangular), np.linalg.inv(np.linalg.cholesky(A)), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(np.triu(triangular, 1), np.triu(A, 1))  # stays as it is
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("columns", [1, 4])
-def test_products_with_a_triangle(columns: int, transposed: bool, dtype: type) -> None:
-    rng = np.random.default_rng(5)
-    full = rng.normal(size=(9, 9)).astype(dtype)  # what is above the diagonal is not looked at
-    L = np.tril(full).T if transposed else np.tril(full)
-    X = rng.normal(size=(9, columns)).astype(dtype)
-    left, right = X.copy(), X.T.copy(order="C")
-    linalg.lower_times_in_place(full, left, transposed=transposed)
-    linalg.lower_times_in_place(full, right, "R", transposed=transposed)
-    assert_allclose(left, L @ X, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
-    assert_allclose(right, X.T @ L, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
 
 
 def test_unpacking_is_symmetric_and_in_row_order() -> None:

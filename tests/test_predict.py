@@ -143,7 +143,7 @@ def test_batches_do_not_matter(rule: str) -> None:
 def test_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     mean, cov = random_latents(600, 3)
     one = ep_log_probabilities(mean, cov)
-    monkeypatch.setattr("nestgp.linalg.blas_threads", lambda: 2)
+    monkeypatch.setattr("nestgp.threads.blas_threads", lambda: 2)
     assert_array_equal(ep_log_probabilities(mean, cov), one)
 
 

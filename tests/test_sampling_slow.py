@@ -18,13 +18,13 @@ from nestgp import GPClassifier, kernels
 from nestgp.hyper import HalfStudentT
 from nestgp.inference import Laplace, NestedEP
 from nestgp.likelihoods import probit_log_likelihood, softmax_log_probabilities
-from nestgp.linalg import single_threaded_if_small
 from nestgp.predict import exact_log_probabilities
 from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis
 from nestgp.sampling.chain import ChainState, Problem
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import ess_bulk, summarise
 from nestgp.sampling.surrogate import Surrogate, Whitening
+from nestgp.threads import single_threaded_if_small
 from tests.oracles._types import Array, Labels
 from tests.oracles.reference import load_case
 

@@ -17,12 +17,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nestgp import hyper, kernels, predict
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP, Status, VariationalBayes
-from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
+from nestgp.kernel_gradient import contract
 from nestgp.posterior import ProcessPosterior
 from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis
 from nestgp.sampling.mixing import summarise
 from nestgp.sampling.mixture import Draws
+from nestgp.threads import single_threaded_if_small
 from nestgp.tierney_kadane import tierney_kadane_log_probabilities
 
 INFERENCES: dict[str, type] = {
@@ -272,7 +274,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._refuse_or_warn(fit, stacklevel=3)
         if not eval_gradient:
             return fit.log_evidence
-        return fit.log_evidence, kernels.contract(kernel, self.X_train_, fit.evidence_grad, K=K)
+        return fit.log_evidence, contract(kernel, self.X_train_, fit.evidence_grad, K=K)
 
     def _check_parameters(self) -> None:
         if self.optimizer not in ("l-bfgs-b", "em", None):

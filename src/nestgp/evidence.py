@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nestgp.linalg import FloatArray
+from nestgp.arrays import FloatArray
 
 
 class Blocks(Protocol):

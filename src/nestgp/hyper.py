@@ -18,9 +18,11 @@ from scipy.optimize import minimize
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.independent import IndependentBlocks
 from nestgp.inference.result import Fit, Inference, Status
-from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
+from nestgp.kernel_gradient import contract
+from nestgp.threads import single_threaded_if_small
 
 #: Loosest tolerance of an evaluation, unless the inference has a ``search_tol``. It follows the steepest slope down to the
 #: second number: a residual r leaves an error of about n r/4 in the gradient (measured), which must be small beside it.
@@ -183,7 +185,7 @@ class Objective:
         slim = fit.without_factor()
         del fit  # its factor, before the contraction needs n² of its own
         self._recent = [*self._recent[1 - REMEMBERED :], (theta.copy(), slim)]
-        gradient = kernels.contract(kernel, self.X, weights, K=K)
+        gradient = contract(kernel, self.X, weights, K=K)
         log_prior, prior_gradient = self.prior.evaluate(self.names, theta, self.units)
         return slim.log_evidence + log_prior, gradient + prior_gradient, slim
 
@@ -358,7 +360,7 @@ def _expected_log_prior(objective: Objective, moments: FloatArray, theta: FloatA
         out[:] = 0.5 * (count * inverse - solved @ inverse)
         out += _jitter(out)  # the adjoint: the jitter follows K
     log_prior, slope = objective.prior.evaluate(objective.names, theta, objective.units)
-    return value - log_prior, kernels.contract(kernel, objective.X, 0.5 * (weights + np.swapaxes(weights, -1, -2))) - slope
+    return value - log_prior, contract(kernel, objective.X, 0.5 * (weights + np.swapaxes(weights, -1, -2))) - slope
 
 
 def _jitter(K: FloatArray) -> FloatArray:

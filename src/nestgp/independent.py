@@ -7,19 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nestgp.linalg import (
-    FloatArray,
-    KernelStack,
-    add_identity_scaled,
-    cholesky_in_place,
-    clear_upper,
-    for_each,
-    gram_of_lower_in_place,
-    mirror,
-    single_threaded_if_small,
-    triangular_inverse_in_place,
-    workers_for,
-)
+from nestgp.arrays import FloatArray
+from nestgp.lapack import cholesky_in_place, gram_of_lower_in_place, triangular_inverse_in_place
+from nestgp.linalg import KernelStack, add_identity_scaled, clear_upper, mirror
+from nestgp.threads import for_each, single_threaded_if_small, workers_for
 
 #: Where τ·K_ii is below this, (1 − diag A⁻¹)/τ has lost too many digits and K_ii − |E K_i|² is used.
 SMALL_SITE = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.quadrature import probit_hessians, probit_slopes
 from nestgp.tilted import log_ndtr_and_ratio
 

@@ -4,228 +4,36 @@ Everything that an approximation with sites Π_i = diag(π_i) − π_i π_iᵀ/1
 :class:`DenseBlocks`; the sites never meet a cn×cn matrix. With D = diag(π) (c, n):
 
     A_k = I + D_k½ K_k D_k½        B_k = D_k½ A_k⁻¹ D_k½        P = Σ_k B_k        M = B − B R P⁻¹ Rᵀ B
-
-Row-major storage: the lower triangle of a C-ordered array is the upper one in LAPACK's eyes, hence ``uplo = b"U"``.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
-
 import numba
 import numpy as np
-from numpy.typing import NDArray
-from scipy.linalg import cython_blas, cython_lapack
 from scipy.linalg.blas import dsyrk
-from threadpoolctl import ThreadpoolController
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from nestgp.arrays import FloatArray, IntArray
+from nestgp.lapack import (
+    NotPositiveDefiniteError,
+    cholesky_in_place,
+    inverse_from_cholesky_in_place,
+    lower_times_in_place,
+    multiply,
+    symmetric_times,
+    triangular_inverse_in_place,
+)
+from nestgp.threads import for_each, single_threaded_if_small, workers_for
 
-#: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
-THREADS_FROM = 256
-#: Threaded BLAS is worth having from this many points on, over the idle threads per busy one that it would set to work.
-BLAS_THREADS_FROM = 150
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
 #: Prior variance above which predictive covariances take a step of iterative refinement; below it they have 9 digits.
 LARGE_VARIANCE = 1e3
-#: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
-SMALL_PRODUCT = 50_000
 #: Points of a class whose marginal covariances are made together, at least and at most.
 MARGINAL_POINTS = (64, 256)
 #: New inputs that are predicted together, at most: enough for the matrix products (measured), and bounded memory.
 PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
 PSD_SLACK = 1e-6
-
-
-class NotPositiveDefiniteError(ArithmeticError):
-    """A matrix that theory says is positive definite has no Cholesky factor."""
-
-
-@cache
-def _lapack(name: str, *pointers: type) -> Callable[..., None]:
-    """LAPACK routine by its address in SciPy: called through ctypes it releases the GIL, SciPy's wrappers do not."""
-    capsule = (vars(cython_lapack)["__pyx_capi__"] | vars(cython_blas)["__pyx_capi__"])[name]
-    get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    address = get_pointer(capsule, get_name(capsule))
-    return ctypes.CFUNCTYPE(None, *pointers)(address)
-
-
-def _call(name: str, a: FloatArray, *, flags: tuple[bytes, ...] = (b"U",)) -> int:
-    """Run a LAPACK routine of signature (flags…, n, a, lda, info) in place on the lower triangle of ``a``.
-
-    ``name`` is without its first letter, which follows from the precision of ``a``.
-    """
-    n = ctypes.c_int(a.shape[0])
-    info = ctypes.c_int(0)
-    pointers = [ctypes.c_char_p] * len(flags) + [ctypes.c_void_p] * 4
-    by_reference = (ctypes.byref(n), a.ctypes.data, ctypes.byref(n), ctypes.byref(info))
-    _lapack(_letter(a) + name, *pointers)(*flags, *by_reference)
-    return int(info.value)
-
-
-def _letter(a: FloatArray) -> str:
-    return "s" if a.dtype == np.float32 else "d"
-
-
-def cholesky_in_place(a: FloatArray) -> float:
-    """Overwrite the lower triangle of ``a`` with its Cholesky factor and return log|a|."""
-    if _call("potrf", a) != 0:
-        raise NotPositiveDefiniteError("a matrix that must be positive definite has no Cholesky factor")
-    return 2.0 * float(np.log(np.diagonal(a), dtype=np.float64).sum())
-
-
-def inverse_from_cholesky_in_place(a: FloatArray) -> None:
-    """Overwrite a Cholesky factor L (lower triangle of ``a``) with the lower triangle of (L Lᵀ)⁻¹."""
-    if _call("potri", a) != 0:
-        raise NotPositiveDefiniteError("a Cholesky factor is singular")
-
-
-def triangular_inverse_in_place(a: FloatArray) -> None:
-    """Overwrite a lower triangular matrix by its inverse; what is above the diagonal stays as it is."""
-    if _call("trtri", a, flags=(b"U", b"N")) != 0:
-        raise NotPositiveDefiniteError("a triangular factor is singular")
-
-
-def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> FloatArray:
-    """A B for row-major A (m, k), B (k, n) of one precision, by the BLAS that belongs to the LAPACK above.
-
-    NumPy has a BLAS of its own, whose threads would meet those of the last LAPACK call still spinning, and the other way round;
-    it has the small products, which need no threads.
-    """
-    if A.size * B.shape[1] < SMALL_PRODUCT:
-        return np.matmul(A, B, out=out)
-    if out is None:
-        out = np.empty((A.shape[0], B.shape[1]), A.dtype)
-    m, n, k = (ctypes.c_int(size) for size in (A.shape[0], B.shape[1], A.shape[1]))
-    strides = [ctypes.c_int(max(x.strides[0] // x.itemsize, x.shape[1])) for x in (B, A, out)]
-    scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
-    one, zero = scalar(1.0), scalar(0.0)
-    R = ctypes.byref
-    gemm = _lapack(_letter(A) + "gemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
-    operands = (B.ctypes.data, R(strides[0]), A.ctypes.data, R(strides[1]))  # column-major: outᵀ = Bᵀ Aᵀ
-    gemm(b"N", b"N", R(n), R(m), R(k), R(one), *operands, R(zero), out.ctypes.data, R(strides[2]))
-    return out
-
-
-def symmetric_times(A: FloatArray, X: FloatArray) -> FloatArray:
-    """A X for symmetric row-major A (n, n), X (n, m); for one column half of A is read; gemm takes seven times as long."""
-    if X.shape[1] != 1 or A.size < SMALL_PRODUCT:
-        return multiply(A, X)
-    x, out = np.ascontiguousarray(X, A.dtype), np.empty((len(A), 1), A.dtype)
-    scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
-    one, zero, n, unit, lda = scalar(1.0), scalar(0.0), *map(ctypes.c_int, (len(A), 1, A.strides[0] // A.itemsize))
-    R = ctypes.byref
-    symv = _lapack(_letter(A) + "symv", ctypes.c_char_p, *[ctypes.c_void_p] * 9)
-    symv(b"U", R(n), R(one), A.ctypes.data, R(lda), x.ctypes.data, R(unit), R(zero), out.ctypes.data, R(unit))
-    return out
-
-
-def lower_times_in_place(L: FloatArray, X: FloatArray, side: str = "L", transposed: bool = False) -> None:
-    """Overwrite X (n, m) by L X or Lᵀ X, or with ``side="R"`` X (m, n) by X L or X Lᵀ, in half the flops of a full product.
-
-    Both row-major; nothing above the diagonal of L is looked at.
-    """
-    if side == "L" and X.shape[1] == 1:  # trmm would copy L first
-        trmv = _lapack(_letter(X) + "trmv", *[ctypes.c_char_p] * 3, *[ctypes.c_void_p] * 5)
-        n, unit, lda = (ctypes.c_int(size) for size in (len(X), 1, L.strides[0] // L.itemsize))
-        operands = (ctypes.byref(n), L.ctypes.data, ctypes.byref(lda), X.ctypes.data, ctypes.byref(unit))
-        trmv(b"U", b"N" if transposed else b"T", b"N", *operands)
-        return
-    rows, columns = (ctypes.c_int(size) for size in X.shape)
-    one = (ctypes.c_float if X.dtype == np.float32 else ctypes.c_double)(1.0)
-    R = ctypes.byref
-    trmm = _lapack(_letter(X) + "trmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
-    lda, ldb = (ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in (L, X))
-    # column-major sees Xᵀ and Lᵀ: L X becomes Xᵀ Lᵀ
-    how = (b"R" if side == "L" else b"L", b"U", b"T" if transposed else b"N", b"N")
-    trmm(*how, R(columns), R(rows), R(one), L.ctypes.data, R(lda), X.ctypes.data, R(ldb))
-
-
-def gram_of_lower_in_place(a: FloatArray) -> None:
-    """Overwrite a lower triangular matrix E by the lower triangle of EᵀE."""
-    _call("lauum", a)
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def blas_threads() -> int:
-    """Threads that BLAS may use now: what the user or the environment has set, at most the number of cores."""
-    pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
-    return max(1, min([*pools, os.cpu_count() or 1]))
-
-
-_inside = threading.local()
-
-
-@contextmanager
-def single_threaded_blas() -> Iterator[int]:
-    """One BLAS thread inside the block; yields how many workers the caller may use instead (1 in a nested block)."""
-    if getattr(_inside, "limited", False):
-        yield 1
-        return
-    workers = blas_threads()
-    _inside.limited = True
-    try:
-        if workers == 1:
-            yield 1
-        else:
-            with _controller().limit(limits=1, user_api="blas"):
-                yield workers
-    finally:
-        _inside.limited = False
-
-
-@contextmanager
-def single_threaded_if_small(n: int) -> Iterator[None]:
-    """One BLAS thread for matrices too small to share: two threads on n = 200 wait for each other more than they work."""
-    if n >= THREADS_FROM:
-        yield
-    else:
-        with single_threaded_blas():
-            yield
-
-
-def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
-    """Run ``task(0) … task(count − 1)``, in threads when there is more than one worker."""
-    if workers == 1 or count <= 1:
-        for k in range(count):
-            task(k)
-        return
-    with ThreadPoolExecutor(min(workers, count)) as pool:
-        for _ in pool.map(task, range(count)):
-            pass
-
-
-@contextmanager
-def workers_for(n: int, n_classes: int) -> Iterator[int]:
-    """How to use the cores for n_classes tasks on n×n matrices: yields the number of threads of our own, BLAS set to match.
-
-    One class per thread with single-threaded BLAS; or, where the classes leave threads idle and n is large, one thread of our
-    own and threaded BLAS.
-    """
-    threads = 1 if n < THREADS_FROM else blas_threads()
-    tasks = max(n_classes, 1)
-    idle = -(-tasks // threads) * threads / tasks - 1.0
-    if n * min(idle, 1.0) >= BLAS_THREADS_FROM:
-        yield 1
-    else:
-        with single_threaded_blas() as workers:
-            yield 1 if n < THREADS_FROM else workers
 
 
 @numba.njit(cache=True, nogil=True)

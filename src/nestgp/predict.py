@@ -15,8 +15,9 @@ from scipy.special import log_ndtr, logsumexp, ndtr, ndtri, ndtri_exp, owens_t
 from scipy.stats import qmc
 
 from nestgp import tilted
-from nestgp.linalg import FloatArray, for_each, single_threaded_blas
+from nestgp.arrays import FloatArray
 from nestgp.quadrature import probit_integrals
+from nestgp.threads import for_each, single_threaded_blas
 
 Rule = Callable[[FloatArray, FloatArray], FloatArray]
 

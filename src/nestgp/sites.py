@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.arrays import FloatArray, IntArray
 
 #: Smallest site precision kept: an α̃ of zero would divide by zero, this one changes no posterior in double precision.
 PI_FLOOR = 1e-20

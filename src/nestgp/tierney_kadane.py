@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.extension import bordered
 from nestgp.inference.result import Fit
-from nestgp.linalg import FloatArray, IntArray
 
 #: New points whose modes are found together.
 POINTS_AT_ONCE = 16

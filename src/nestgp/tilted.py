@@ -17,7 +17,7 @@ from functools import cache
 import numba
 import numpy as np
 
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.arrays import FloatArray, IntArray
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.arrays import FloatArray, IntArray
 
 
 def check_options(max_iter: int, tol: float) -> None:

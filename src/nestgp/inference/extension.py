@@ -11,10 +11,12 @@ from functools import partial
 
 import numpy as np
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit
+from nestgp.lapack import multiply
 from nestgp.likelihoods import softmax_log_probabilities
-from nestgp.linalg import DenseBlocks, FloatArray, IntArray, multiply
+from nestgp.linalg import DenseBlocks
 from nestgp.sites import onehot
 
 NEWTON_STEPS, CG_STEPS, CG_TOL = 30, 40, 1e-3

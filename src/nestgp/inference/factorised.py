@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient
 from nestgp.independent import IndependentBlocks
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome
 from nestgp.inference.result import Fit, Status, starting_points
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.posterior import GaussianPosterior, diagonal_matrices
 from nestgp.sites import PI_FLOOR
 

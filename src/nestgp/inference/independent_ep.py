@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from nestgp import tilted
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.checks import check_options, check_problem
 from nestgp.inference.factorised import FactorisedState, Tilted
 from nestgp.inference.loop import InvalidStateError, make_mixer, run
 from nestgp.inference.nested_ep import INNER_SWEEPS, INNER_TOL
 from nestgp.inference.result import Fit
-from nestgp.linalg import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient, symmetric_outer
 from nestgp.inference.checks import check_options, check_problem
 from nestgp.inference.extension import bordered, extended_modes
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_fixed_point, make_mixer, run
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.likelihoods import softmax_log_probabilities
-from nestgp.linalg import DenseBlocks, FloatArray, IntArray, unpack_blocks
+from nestgp.linalg import DenseBlocks, unpack_blocks
 from nestgp.posterior import GaussianPosterior
 from nestgp.sites import PI_FLOOR, onehot, site_precision
 

@@ -12,8 +12,11 @@ from typing import Protocol
 
 import numpy as np
 
+from nestgp.arrays import FloatArray
 from nestgp.inference.result import Fit, Iteration, Status
-from nestgp.linalg import FloatArray, KernelStack, NotPositiveDefiniteError, single_threaded_if_small
+from nestgp.lapack import NotPositiveDefiniteError
+from nestgp.linalg import KernelStack
+from nestgp.threads import single_threaded_if_small
 
 _SMALLEST_DAMPING = 1e-3
 #: Weighted rms of F(x) − x below which steps are extrapolated, unless a method says otherwise.

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from nestgp import tilted
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient, log_evidence
 from nestgp.inference.checks import check_options, check_problem
 from nestgp.inference.extension import bordered
@@ -16,7 +17,7 @@ from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_f
 from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.inference.sequential import sequential_sweep
-from nestgp.linalg import DenseBlocks, FloatArray, IntArray, KernelStack, unpack_blocks
+from nestgp.linalg import DenseBlocks, KernelStack, unpack_blocks
 from nestgp.posterior import GaussianPosterior
 from nestgp.sites import site_locations, site_means, site_precision, site_weights, times_precision
 

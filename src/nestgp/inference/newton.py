@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nestgp.linalg import FloatArray
+from nestgp.arrays import FloatArray
 
 #: r → (Σ₀ r, K⁻¹ Σ₀ r).
 Preconditioner = Callable[[FloatArray], tuple[FloatArray, FloatArray]]

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.checks import check_options, check_problem
 from nestgp.inference.factorised import FactorisedState, Tilted
 from nestgp.inference.loop import make_mixer, run
 from nestgp.inference.result import Fit
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.quadrature import probit_integrals
 
 

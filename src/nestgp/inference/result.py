@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nestgp.linalg import FloatArray, IntArray
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.posterior import GaussianPosterior, Released
 
 

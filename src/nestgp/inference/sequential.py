@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from nestgp import tilted
-from nestgp.linalg import DenseBlocks, FloatArray, IntArray
+from nestgp.arrays import FloatArray, IntArray
+from nestgp.linalg import DenseBlocks
 
 #: A dense cn×cn covariance larger than this many bytes is refused.
 MEMORY_LIMIT = 2 << 30

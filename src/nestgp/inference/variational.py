@@ -14,15 +14,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient
 from nestgp.independent import IndependentBlocks
 from nestgp.inference.checks import check_options, check_problem
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, make_mixer, run
 from nestgp.inference.newton import newton_direction
 from nestgp.inference.result import Fit, Status, starting_points
+from nestgp.lapack import multiply
 from nestgp.likelihoods import probit_derivatives, probit_log_likelihood
-from nestgp.linalg import FloatArray, IntArray, multiply, single_threaded_if_small
 from nestgp.posterior import GaussianPosterior, diagonal_matrices
+from nestgp.threads import single_threaded_if_small
 
 #: Relative fall of the bound that is rounding: near the maximum it no longer tells two points apart.
 ROUNDING = 1e-13

@@ -19,12 +19,13 @@ from joblib import Parallel, delayed
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.hyper import Prior, jacobian_power
-from nestgp.linalg import FloatArray, IntArray, single_threaded_if_small
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import ess_bulk
 from nestgp.sampling.surrogate import Surrogate, Whitening
+from nestgp.threads import single_threaded_if_small
 
 
 @dataclass(frozen=True)

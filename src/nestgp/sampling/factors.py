@@ -11,13 +11,11 @@ from scipy.linalg import solve_triangular
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
-from nestgp.linalg import (
-    FloatArray,
-    cholesky_in_place,
-    inverse_from_cholesky_in_place,
-    mirror,
-    single_threaded_if_small,
-)
+from nestgp.arrays import FloatArray
+from nestgp.kernel_gradient import contract
+from nestgp.lapack import cholesky_in_place, inverse_from_cholesky_in_place
+from nestgp.linalg import mirror
+from nestgp.threads import single_threaded_if_small
 
 #: Relative jitter where K itself is factorised; K + I never needs one.
 JITTER = 1e-9
@@ -122,7 +120,7 @@ class Factors:
         """Σ_ij weights_ij ∂K_ij/∂θ; weights (1 or c, n, n)."""
         shared = len(self.K) == 1
         K: Any = self.K[0] if shared else self.K
-        return kernels.contract(self.kernel, self.X, weights[0] if shared else weights, K=K)
+        return contract(self.kernel, self.X, weights[0] if shared else weights, K=K)
 
     def gaussian_gradient(self, b: FloatArray, inverse: FloatArray) -> FloatArray:
         """Gradient by θ of Σ_k log N: ½ Σ_k (b_k b_kᵀ − A_k⁻¹), b = A⁻¹x (c, n)."""

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.gaussian_process.kernels import Kernel
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.nested_ep import NestedEP
 from nestgp.inference.result import Fit
 from nestgp.likelihoods import probit_given_noise, probit_log_likelihood
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.hmc import StepSize

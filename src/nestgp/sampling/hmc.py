@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nestgp.linalg import FloatArray
+from nestgp.arrays import FloatArray
 
 #: x → (log density, gradient); −inf where x is impossible.
 LogDensity = Callable[[FloatArray], tuple[float, FloatArray]]

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.gaussian_process.kernels import Kernel
 
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.laplace import Laplace
 from nestgp.inference.result import Fit
 from nestgp.likelihoods import softmax_log_probabilities
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.moves import (

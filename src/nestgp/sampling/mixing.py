@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from nestgp.linalg import FloatArray
+from nestgp.arrays import FloatArray
 
 #: A quantity counts as a reference only below this R-hat and above this many effective draws.
 RHAT_LIMIT, ESS_LIMIT = 1.01, 400.0

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
-from nestgp.linalg import FloatArray
+from nestgp.arrays import FloatArray
 from nestgp.sampling.factors import Factors
 
 

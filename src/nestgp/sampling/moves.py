@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cholesky
 
+from nestgp.arrays import FloatArray
 from nestgp.inference.result import Status
-from nestgp.linalg import FloatArray, NotPositiveDefiniteError
+from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.sampling.chain import ChainState, Problem
 from nestgp.sampling.hmc import LogDensity, StepSize, hmc_step
 from nestgp.sampling.surrogate import Latents, Surrogate, Whitening

@@ -11,10 +11,10 @@ from scipy.linalg import cholesky
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import hyper, kernels
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.hyper import Prior, SearchResult
 from nestgp.inference.checks import check_problem
 from nestgp.inference.result import Fit, Status
-from nestgp.linalg import FloatArray, IntArray
 from nestgp.sampling.chain import ChainState, Problem, Sampler, run_chains
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import mixed, summarise

@@ -23,9 +23,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.blas import dtrmm, dtrsm
 
+from nestgp.arrays import FloatArray
 from nestgp.evidence import evidence_gradient, symmetric_outer
 from nestgp.inference.result import Fit
-from nestgp.linalg import DenseBlocks, FloatArray
+from nestgp.linalg import DenseBlocks
 from nestgp.sampling.factors import Factors
 from nestgp.sites import times_precision
 

@@ -1,0 +1,87 @@
+"""How the cores are shared: threads of our own with single-threaded BLAS, or one of them and threaded BLAS."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
+
+#: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
+THREADS_FROM = 256
+#: Threaded BLAS is worth having from this many points on, over the idle threads per busy one that it would set to work.
+BLAS_THREADS_FROM = 150
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def blas_threads() -> int:
+    """Threads that BLAS may use now: what the user or the environment has set, at most the number of cores."""
+    pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
+    return max(1, min([*pools, os.cpu_count() or 1]))
+
+
+_inside = threading.local()
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[int]:
+    """One BLAS thread inside the block; yields how many workers the caller may use instead (1 in a nested block)."""
+    if getattr(_inside, "limited", False):
+        yield 1
+        return
+    workers = blas_threads()
+    _inside.limited = True
+    try:
+        if workers == 1:
+            yield 1
+        else:
+            with _controller().limit(limits=1, user_api="blas"):
+                yield workers
+    finally:
+        _inside.limited = False
+
+
+@contextmanager
+def single_threaded_if_small(n: int) -> Iterator[None]:
+    """One BLAS thread for matrices too small to share: two threads on n = 200 wait for each other more than they work."""
+    if n >= THREADS_FROM:
+        yield
+    else:
+        with single_threaded_blas():
+            yield
+
+
+def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
+    """Run ``task(0) … task(count − 1)``, in threads when there is more than one worker."""
+    if workers == 1 or count <= 1:
+        for k in range(count):
+            task(k)
+        return
+    with ThreadPoolExecutor(min(workers, count)) as pool:
+        for _ in pool.map(task, range(count)):
+            pass
+
+
+@contextmanager
+def workers_for(n: int, n_classes: int) -> Iterator[int]:
+    """How to use the cores for n_classes tasks on n×n matrices: yields the number of threads of our own, BLAS set to match.
+
+    One class per thread with single-threaded BLAS; or, where the classes leave threads idle and n is large, one thread of our
+    own and threaded BLAS.
+    """
+    threads = 1 if n < THREADS_FROM else blas_threads()
+    tasks = max(n_classes, 1)
+    idle = -(-tasks // threads) * threads / tasks - 1.0
+    if n * min(idle, 1.0) >= BLAS_THREADS_FROM:
+        yield 1
+    else:
+        with single_threaded_blas() as workers:
+            yield 1 if n < THREADS_FROM else workers

@@ -1,0 +1,56 @@
+"""Factors, inverses and products of row-major arrays against NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from nestgp import lapack
+from nestgp.lapack import NotPositiveDefiniteError
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "m"), [(30, 1), (300, 1), (300, 4)])
+def test_symmetric_times(n: int, m: int, dtype: type) -> None:
+    rng = np.random.default_rng(n)
+    A, X = rng.standard_normal((2, n, n)), rng.standard_normal((n, m + 1)).astype(dtype)[:, :m]
+    A = (A + A.transpose(0, 2, 1)).astype(dtype)
+    found = lapack.symmetric_times(A[1], X)
+    assert found.dtype == dtype
+    assert_allclose(found, A[1] @ X, rtol=0, atol=n * 10 * np.finfo(dtype).eps)
+
+
+def test_a_matrix_without_cholesky_factor_raises() -> None:
+    with pytest.raises(NotPositiveDefiniteError):
+        lapack.cholesky_in_place(np.array([[1.0, 2.0], [2.0, 1.0]]))
+
+
+def test_factor_inverse_and_triangular_inverse() -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((7, 7))
+    A = A @ A.T + np.eye(7)
+    L = A.copy()
+    assert lapack.cholesky_in_place(L) == pytest.approx(np.linalg.slogdet(A)[1], abs=1e-12)
+    assert_allclose(np.tril(L), np.linalg.cholesky(A), rtol=0, atol=1e-12)
+    inverse, triangular = L.copy(), L.copy()
+    lapack.inverse_from_cholesky_in_place(inverse)
+    assert_allclose(np.tril(inverse), np.tril(np.linalg.inv(A)), rtol=0, atol=1e-12)
+    lapack.triangular_inverse_in_place(triangular)
+    assert_allclose(np.tril(triangular), np.linalg.inv(np.linalg.cholesky(A)), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(np.triu(triangular, 1), np.triu(A, 1))  # stays as it is
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns", [1, 4])
+def test_products_with_a_triangle(columns: int, transposed: bool, dtype: type) -> None:
+    rng = np.random.default_rng(5)
+    full = rng.normal(size=(9, 9)).astype(dtype)  # what is above the diagonal is not looked at
+    L = np.tril(full).T if transposed else np.tril(full)
+    X = rng.normal(size=(9, columns)).astype(dtype)
+    left, right = X.copy(), X.T.copy(order="C")
+    lapack.lower_times_in_place(full, left, transposed=transposed)
+    lapack.lower_times_in_place(full, right, "R", transposed=transposed)
+    assert_allclose(left, L @ X, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
+    assert_allclose(right, X.T @ L, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
