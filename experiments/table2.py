@@ -60,9 +60,9 @@ REFERENCE = "EP"
 #: What a fit must have ended as; a peer's says nothing more than that there is one.
 RELIABLE = ("converged", "fitted")
 #: Chains, the sweeps of their warm-up, and how many draws of each: the next if some test probability has not mixed.
-CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400)
+CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 3200)
 #: The same for the data set where a sweep takes seconds and there are two hyperparameters.
-LONG_SWEEPS = {"usps_357": (80, (100, 140, 200, 280, 400))}
+LONG_SWEEPS = {"usps_357": (80, (100, 140, 200, 280, 400, 560, 800))}
 TREES = 500
 #: A quick run: these data sets, the first fold only, this many rows for training and at most for testing.
 QUICK_DATASETS, QUICK_ROWS = ("teaching", "glass", "usps_357"), 40
