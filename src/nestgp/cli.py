@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestgp import __version__, diagnostics
+from nestgp.arrays import FloatArray
 
 if TYPE_CHECKING:
     import typer
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-FloatArray = NDArray[np.float64]
 Report = Callable[[str], None]
 
 #: Root of the source tree when nestgp runs from one, as after `pip install --editable .`

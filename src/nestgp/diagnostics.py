@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv
 
-FloatArray = NDArray[np.float64]
+from nestgp.arrays import FloatArray
+
 Seed = int | np.random.Generator | None
 
 _BOOTSTRAP_BLOCK = 2**20  # weights held in memory at once
