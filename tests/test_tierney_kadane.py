@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from nestgp import GPClassifier, kernels, predict
-from nestgp.inference import Fit, IndependentEP, Inference, Laplace, NestedEP, QuadratureEP, VariationalBayes
+from nestgp.inference import Fit, IndependentEP, Inference, Laplace, NestedEP, QuadratureEP, VariationalBayes, nested_ep
 from nestgp.inference.extension import bordered, extended_modes
 from nestgp.tierney_kadane import POINTS_AT_ONCE, tierney_kadane_log_probabilities
 from tests.oracles._types import Array, Labels
@@ -41,6 +42,24 @@ def test_the_fast_extension_is_the_naive_one(method: Any, name: str) -> None:
     # The evidence of EP is stationary; that of Laplace feels its tolerance of 1e-6 prior deviations. Measured: 2e-8, 3e-6.
     assert_allclose(fast, naive, rtol=0, atol=1e-7 if isinstance(method, NestedEP) else 1e-5)
     assert_allclose(fast.sum(axis=1), 1.0, atol=1e-13)
+
+
+def test_an_extension_in_mixed_precision_is_that_in_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem("tiny")
+    fit, star = NestedEP().infer(*p.inputs()), new_rows(p)
+    rough = []
+    in_single = nested_ep._State.in_single_precision
+    monkeypatch.setattr(nested_ep._State, "in_single_precision", lambda self: rough.append(1) or in_single(self))
+    found = ratios(NestedEP(precision="mixed"), p, fit, star)
+    assert len(rough) == 4 * p.n_classes
+    assert_allclose(found, ratios(NestedEP(), p, fit, star), rtol=0, atol=1e-7)
+
+
+def test_an_extension_that_cannot_start_from_the_fit_starts_cold() -> None:
+    p = problem("tiny")
+    fit, star = NestedEP().infer(*p.inputs()), new_rows(p)
+    broken = replace(fit, sites=np.full_like(fit.sites, np.nan))
+    assert_allclose(ratios(NestedEP(), p, broken, star), ratios(NestedEP(), p, fit, star), rtol=0, atol=1e-7)
 
 
 def test_naive_ratios_are_evidences_of_the_larger_problem() -> None:

@@ -404,3 +404,9 @@ def unpack_blocks(packed: FloatArray) -> FloatArray:
     out[:, rows, cols] = packed.T
     out[:, cols, rows] = packed.T
     return out
+
+
+def pack_blocks(full: FloatArray) -> FloatArray:
+    """(n, c, c) symmetric matrices → (c(c+1)/2, n) packed lower triangles."""
+    rows, cols = np.tril_indices(full.shape[-1])
+    return np.ascontiguousarray(full[:, rows, cols].T)

@@ -267,8 +267,20 @@ def _run(
         method.blocks.check_kernel()
     except NotPositiveDefiniteError:
         return method.failed(Status.NOT_POSITIVE_DEFINITE)
+    outcome = find_from(method.starts(init), method, new_mixer, max_iter, tol, make_rough)
+    return method.failed(Status.DIVERGED) if outcome is None else method.fit(outcome)
+
+
+def find_from(
+    starts: list[FloatArray],
+    method: FixedPointMethod,
+    new_mixer: Callable[[], Mixer],
+    max_iter: int,
+    tol: float,
+    make_rough: Callable[[], FixedPointMethod] | None = None,
+) -> Outcome | None:
+    """Iterate from the first start that does not diverge, if ``make_rough`` is given in lower precision first."""
     outcome = None
-    starts = method.starts(init)
     ahead: tuple[Iteration, ...] = ()
     if make_rough is not None and max_iter > 1:
         ahead, better = _go_ahead(method, make_rough, starts[0], new_mixer(), max_iter - 1, tol)
@@ -278,9 +290,9 @@ def _run(
         if outcome is not None and outcome.status is not Status.DIVERGED:
             break
     if outcome is None:
-        return method.failed(Status.DIVERGED)
+        return None
     later = tuple(row._replace(iteration=row.iteration + len(ahead)) for row in outcome.history)
-    return method.fit(replace(outcome, history=ahead + later))
+    return replace(outcome, history=ahead + later)
 
 
 def _go_ahead(
