@@ -241,6 +241,30 @@ def test_pickle_round_trip(fitted: GPClassifier, iris: tuple[Array, Labels]) -> 
     assert back.status_ is Status.CONVERGED
 
 
+def test_parameters_changed_after_the_fit_count_from_the_next_one(iris: tuple[Array, Labels]) -> None:
+    X, y = iris
+    clf = GPClassifier(rbf(1.0, 0.0), optimizer=None).fit(X, y)
+    before, evidence = clf.predict_proba(X[:3]), clf.log_marginal_likelihood(eval_gradient=True)[0]
+    for change in ({"inference": "laplace"}, {"probabilities": "tkp"}, {"inference": "gibbs", "probabilities": "auto"}):
+        clf.set_params(**change)
+        assert_array_equal(clf.predict_proba(X[:3]), before)
+        assert clf.log_marginal_likelihood(eval_gradient=True)[0] == evidence
+    clf.set_params(inference="laplace").fit(X, y)
+    assert np.abs(clf.predict_proba(X[:3]) - before).max() > 1e-3
+
+
+def test_a_fit_that_fails_leaves_the_one_before(iris: tuple[Array, Labels]) -> None:
+    X, y = iris
+    clf = GPClassifier(rbf(1.0, 0.0), optimizer=None).fit(X, y)
+    before = clf.predict_proba(X[:3])
+    bad = {"one class only": (X[:, :2], np.zeros(len(y))), "inconsistent": (X, y[:-1]), "NaN": (X[:, :2] * np.nan, y)}
+    for message, data in bad.items():
+        with pytest.raises(ValueError, match=message):
+            clf.fit(*data)
+        assert_array_equal(clf.predict_proba(X[:3]), before)
+    assert clf.n_features_in_ == X.shape[1]
+
+
 def test_fitting_twice_is_fitting_once(iris: tuple[Array, Labels]) -> None:
     X, y = iris
     clf = GPClassifier(rbf(1.0, 0.0))

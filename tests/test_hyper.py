@@ -249,6 +249,14 @@ def test_a_failing_evaluation_is_avoided(objective_of: Any) -> None:
     assert result.objective > -start
 
 
+def test_a_search_that_ends_where_the_inference_has_not_converged_says_so(objective_of: Any) -> None:
+    result = search(objective_of(NestedEP(max_iter=1)), START, BOUNDS)
+    assert not result.success
+    assert result.message == "the inference at the best point ended as max_iterations"
+    assert result.n_unconverged > 0
+    assert search(objective_of(), START, BOUNDS).n_unconverged == 0
+
+
 def test_a_failed_evaluation_is_worse_than_the_best_and_slopes_back_to_it(objective_of: Any) -> None:
     objective = objective_of(FailsAbove(np.exp(1.5)))
     good, _ = objective(START)

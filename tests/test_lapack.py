@@ -21,6 +21,29 @@ def test_symmetric_times(n: int, m: int, dtype: type) -> None:
     assert_allclose(found, A[1] @ X, rtol=0, atol=n * 10 * np.finfo(dtype).eps)
 
 
+def test_another_layout_or_precision_is_refused() -> None:
+    A, B = np.random.default_rng(0).standard_normal((2, 60, 60))
+    assert_allclose(lapack.multiply(A, B), A @ B, rtol=0, atol=1e-12)
+    single = A.astype(np.float32)
+    for operate in (
+        lambda: lapack.multiply(A, B.T),
+        lambda: lapack.multiply(A, single),
+        lambda: lapack.lower_times_in_place(A, B.T),
+        lambda: lapack.cholesky_in_place(A[:, ::2]),
+    ):
+        with pytest.raises(ValueError, match="row-major arrays of one precision"):
+            operate()
+
+
+def test_part_of_a_larger_matrix_is_factorised() -> None:
+    A = np.random.default_rng(1).standard_normal((9, 9))
+    A = A @ A.T + np.eye(9)
+    whole = A.copy()
+    assert lapack.cholesky_in_place(whole[:5, :5]) == pytest.approx(np.linalg.slogdet(A[:5, :5])[1], abs=1e-12)
+    assert_allclose(np.tril(whole[:5, :5]), np.linalg.cholesky(A[:5, :5]), rtol=0, atol=1e-12)
+    assert_allclose(whole[5:], A[5:])
+
+
 def test_a_matrix_without_cholesky_factor_raises() -> None:
     with pytest.raises(NotPositiveDefiniteError):
         lapack.cholesky_in_place(np.array([[1.0, 2.0], [2.0, 1.0]]))

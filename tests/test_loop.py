@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from nestgp.inference.loop import (
     FixedDamping,
     InvalidStateError,
     find_fixed_point,
+    find_from,
     make_mixer,
 )
 from nestgp.posterior import ProcessPosterior
@@ -131,6 +133,30 @@ def test_when_every_step_is_invalid_it_has_diverged(damping: float | str) -> Non
 def test_a_start_that_is_invalid_gives_nothing(mixer: FixedDamping | AdaptiveMixing) -> None:
     problem_ = LinearMap(np.eye(1), np.ones(1), forbidden=lambda x: True)
     assert find_fixed_point(problem_, np.zeros(1), mixer, 50, 1e-8) is None
+
+
+def test_a_start_that_diverged_counts_in_the_history() -> None:
+    # half a step at a time: from 0 none is valid, from 1 all are
+    problem_: Any = LinearMap(np.zeros((1, 1)), np.array([3.0]), forbidden=lambda x: bool(0.0 < x[0] < 1.0 or x[0] == 1.5))
+    outcome = find_from([np.zeros(1), np.ones(1)], problem_, partial(make_mixer, 0.5), 100, 1e-8)
+    assert outcome is not None
+    assert outcome.status is Status.CONVERGED
+    assert outcome.x[0] == pytest.approx(3.0)
+    assert len(outcome.history) == problem_.calls - 1  # one call brought back the state of 0
+    assert [row.iteration for row in outcome.history] == list(range(1, len(outcome.history) + 1))
+    assert sum(np.isinf(row.residual) for row in outcome.history) > 5
+
+
+def test_a_residual_that_is_not_a_number_is_an_invalid_state() -> None:
+    class Undefined(LinearMap):
+        def evaluate(self, x: Array) -> Evaluation:
+            found = super().evaluate(x)
+            return dataclasses.replace(found, residual=np.nan) if x[0] > 5 and self.calls == 2 else found
+
+    outcome = find_fixed_point(Undefined(np.zeros((1, 1)), np.array([10.0])), np.zeros(1), make_mixer(1.0), 100, 1e-8)
+    assert outcome is not None
+    assert outcome.status is Status.CONVERGED
+    assert np.isinf(outcome.history[1].residual)
 
 
 def test_a_small_damped_step_is_not_convergence() -> None:

@@ -225,6 +225,19 @@ def test_extreme_hyperparameters_end_in_probabilities_and_an_honest_status(metho
 
 
 @DEFAULTS_BY_NAME
+def test_a_latent_without_prior_variance(method: Any) -> None:
+    """f(0) = 0 under a linear kernel: the other rows are as they are without that row, which costs a factor 1/c of evidence."""
+    X = np.random.default_rng(0).standard_normal((12, 2))
+    y = np.arange(12) % 3
+    X[0] = 0.0
+    fit, without = (method.infer(4.0 * X[rows] @ X[rows].T, y[rows], 3) for rows in (slice(0, None), slice(1, None)))
+    assert fit.status is without.status is Status.CONVERGED
+    assert_allclose(fit.posterior.mean[0], 0.0, atol=1e-12)
+    assert_allclose(fit.posterior.mean[1:], without.posterior.mean, atol=1e-4)
+    assert fit.log_evidence == pytest.approx(without.log_evidence - np.log(3.0), abs=2e-3)  # inner EP's own error of 1/3
+
+
+@DEFAULTS_BY_NAME
 def test_no_signal_is_the_uniform_distribution(method: Any) -> None:
     X, y, c = SPREAD["overlapping"]
     p = Problem("no signal", X, y, c, rbf(np.log(1e-12), 0.0))

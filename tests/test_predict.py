@@ -140,6 +140,14 @@ def test_batches_do_not_matter(rule: str) -> None:
         assert_allclose(part, whole[list(rows)], rtol=0, atol=1e-13)
 
 
+def test_independent_latents_do_not_depend_on_their_neighbours() -> None:
+    mean, cov = random_latents(5, 4)
+    cov[2] = np.diag(np.diagonal(cov[2]))
+    whole = class_probabilities(mean[None], cov[None], "exact")
+    assert_array_equal(whole[2], class_probabilities(mean[None][:, [2]], cov[None][:, [2]], "exact")[0])
+    assert_array_equal(whole[[0, 4]], class_probabilities(mean[None][:, [0, 4]], cov[None][:, [0, 4]], "exact"))
+
+
 def test_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     mean, cov = random_latents(600, 3)
     one = ep_log_probabilities(mean, cov)

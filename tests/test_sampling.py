@@ -27,6 +27,7 @@ from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropoli
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.factors import JITTER, Factors
 from nestgp.sampling.mixing import ess_bulk, summarise
+from nestgp.sampling.mixture import Draws, MixturePosterior
 from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, learn_metric
 from nestgp.sampling.run import at_mode, find_mode
 from nestgp.sampling.surrogate import Surrogate
@@ -186,6 +187,38 @@ def test_softmax_samplers_against_importance_sampling(sampler: ScaledMetropolis 
     found, error = with_error(each, 2)
     assert error.max() < 0.02
     assert np.all(np.abs(found - expected) < 4.0 * np.hypot(error, its_error))
+
+
+def test_predictions_of_draws_where_the_kernel_matrix_is_nearly_singular() -> None:
+    """Against extended precision: an explicit K⁻¹ would leave an error of 1e-3 in the variance."""
+    X, X_new = np.linspace(-3.0, 3.0, 60)[:, None], np.array([[-2.03], [0.4], [3.2]])
+    kernel: Any = ConstantKernel(np.exp(6.0)) * RBF(1.0)
+    factors = Factors(kernel, X, 1)
+    f = factors.draw_prior(np.random.default_rng(0))
+    b = factors.prior_solve(f)
+    draws = Draws(np.empty((1, 1, 0)), f[None, None], b[None, None], np.ones((1, 1, 60)))
+    fixed = ConstantKernel(np.exp(6.0), "fixed") * RBF(1.0, "fixed")
+    mean, cov = MixturePosterior(fixed, X, draws, False, {}).latent(X_new)
+    k_star = kernel(X, X_new).astype(np.longdouble)
+    L = longdouble_cholesky(factors.jittered[0].astype(np.longdouble))
+    V, z = forward_solve(L, k_star), forward_solve(L, f.T.astype(np.longdouble))
+    np.testing.assert_allclose(mean[0, :, 0], (V.T @ z)[:, 0].astype(float), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(cov[0, :, 0, 0], (kernel.diag(X_new) - (V**2).sum(axis=0)).astype(float), rtol=0, atol=1e-8)
+
+
+def longdouble_cholesky(A: Any) -> Any:
+    L = np.zeros_like(A)
+    for j in range(len(A)):
+        L[j, j] = np.sqrt(A[j, j] - L[j, :j] @ L[j, :j])
+        L[j + 1 :, j] = (A[j + 1 :, j] - L[j + 1 :, :j] @ L[j, :j]) / L[j, j]
+    return L
+
+
+def forward_solve(L: Any, B: Any) -> Any:
+    out = np.zeros_like(B)
+    for j in range(len(L)):
+        out[j] = (B[j] - L[j, :j] @ out[:j]) / L[j, j]
+    return out
 
 
 @pytest.mark.parametrize("sampler", [EllipticalSlice(5, 2, 1, updates=1), Gibbs(5, 2, 1)])

@@ -148,8 +148,15 @@ def test_a_problem_without_a_result_is_said_so() -> None:
     p = problem("tiny")
     fit = Laplace().infer(*p.inputs())
     stubborn: Inference = NoEvidence()
-    with pytest.raises(ArithmeticError, match="4 test points have an extended problem without a result: use prob"):
+    with pytest.raises(ArithmeticError, match="4 test points have an extended problem without a result: raise max_iter"):
         ratios(stubborn, p, fit, new_rows(p))
+
+
+def test_an_extended_problem_that_has_not_converged_is_no_result() -> None:
+    p = problem("tiny")
+    fit = IndependentEP().infer(*p.inputs())
+    with pytest.raises(ArithmeticError, match="4 test points have an extended problem without a result"):
+        ratios(IndependentEP(max_iter=1), p, fit, new_rows(p))
 
 
 # --- the estimator ---

@@ -114,15 +114,24 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> GPClassifier:
-        """Choose the hyperparameters and infer the latents; X (n, d), y (n,) labels of any kind, at least two classes."""
+        """Choose the hyperparameters and infer the latents; X (n, d), y (n,) labels of any kind, at least two classes.
+
+        Parameters changed afterwards count from the next fit on. A fit that fails leaves the one before as it was.
+        """
         self._check_parameters()
-        codes = self._validate(X, y)
-        with single_threaded_if_small(codes.size):  # here, and not only around single products: changing back and forth costs
-            return self._fit_validated(codes)
+        before = self.__dict__.copy()
+        try:
+            codes = self._validate(X, y)
+            self._used, self._rule_used = self._inference(), self._rule()
+            with single_threaded_if_small(codes.size):  # here, and not only around single products: changing back and forth costs
+                return self._fit_validated(codes)
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _fit_validated(self, codes: IntArray) -> GPClassifier:
         kernel, units = self._starting_kernel()
-        inference = self._inference()
+        inference = self._used
         self.search_ = None
         self.__dict__.pop("_cavities", None)
         self.__dict__.pop("_loo", None)
@@ -139,7 +148,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._refuse_or_warn(fit, stacklevel=4)
         self.kernel_ = kernel
         self.y_train_ = codes
-        self._fit: Any = replace(fit, gradient=None, site_moments=None) if self._rule() == "tkp" else None
+        self._fit: Any = replace(fit, gradient=None, site_moments=None) if self._rule_used == "tkp" else None
         self.posterior_ = ProcessPosterior(kernel, self.X_train_, fit.posterior)
         self.log_marginal_likelihood_value_ = fit.log_evidence
         self.status_, self.n_iter_, self.history_ = fit.status, fit.n_iter, fit.history
@@ -205,7 +214,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         parts = []
         for part in self._chunks(X.shape[0]):
             mean, cov = self.posterior_.latent(X[part])
-            logs = predict.component_log_probabilities(mean, cov, self._rule(), self._inference().likelihood)
+            logs = predict.component_log_probabilities(mean, cov, self._rule_used, self._used.likelihood)
             parts.append(summarise(np.exp(logs).reshape(shape)))
         size = (X.shape[0], len(self.classes_))
         return {name: np.concatenate([p[name] for p in parts]).reshape(size) for name in parts[0]}
@@ -214,7 +223,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         draws = getattr(self.posterior_, "draws", None)
         if draws is None:
-            raise ValueError(f"inference={self.inference!r} has no draws: use inference='gibbs', 'smh', 'ess' or 'hmc'")
+            raise ValueError(f"{type(self._used).__name__} has no draws: use inference='gibbs', 'smh', 'ess' or 'hmc'")
         return draws
 
     def predict(self, X: Any) -> Any:
@@ -236,13 +245,13 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return out
 
     def _log_proba(self, X: FloatArray) -> FloatArray:
-        rule, inference = self._rule(), self._inference()
-        if rule != "tkp":
-            return predict.class_probabilities(*self.posterior_.latent(X), rule, getattr(inference, "likelihood", "probit"))
+        if self._rule_used != "tkp":
+            likelihood = getattr(self._used, "likelihood", "probit")
+            return predict.class_probabilities(*self.posterior_.latent(X), self._rule_used, likelihood)
         K = kernels.gram(self.kernel_, self.X_train_)
         border = (kernels.cross(self.kernel_, self.X_train_, X), kernels.diagonal(self.kernel_, X))
         problem = (K, self.y_train_, len(self.classes_))
-        return tierney_kadane_log_probabilities(inference, self._fit, *problem, *border)
+        return tierney_kadane_log_probabilities(self._used, self._fit, *problem, *border)
 
     def predict_latent(self, X: Any) -> tuple[FloatArray, FloatArray]:
         """Mean (m, c) and covariance (m, c, c) of the latent values of each row."""
@@ -264,13 +273,13 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         θ are the natural logs of the free hyperparameters, as in scikit-learn; for a list of kernels, concatenated.
         """
         check_is_fitted(self)
-        if hasattr(self._inference(), "sample"):
+        if hasattr(self._used, "sample"):
             raise ValueError("a sampler gives no evidence: use a deterministic inference such as 'ep'")
         if theta is None and not eval_gradient:
             return self.log_marginal_likelihood_value_
         kernel = self.kernel_ if theta is None else kernels.with_theta(self.kernel_, theta)
         K = kernels.gram(kernel, self.X_train_)
-        fit = self._inference().infer(K, self.y_train_, len(self.classes_))
+        fit = self._used.infer(K, self.y_train_, len(self.classes_))
         self._refuse_or_warn(fit, stacklevel=3)
         if not eval_gradient:
             return fit.log_evidence
@@ -370,9 +379,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(message + fit.status.advice, ConvergenceWarning, stacklevel=stacklevel)
 
     def _leave_one_out(self, mean: FloatArray, cov: FloatArray) -> FloatArray:
-        inference = self._inference()
-        rule = getattr(inference, "default_rule", "ep") if self._rule() == "tkp" else self._rule()
-        log_p = predict.class_probabilities(mean[None], cov[None], rule, getattr(inference, "likelihood", "probit"))
+        rule = getattr(self._used, "default_rule", "ep") if self._rule_used == "tkp" else self._rule_used
+        log_p = predict.class_probabilities(mean[None], cov[None], rule, getattr(self._used, "likelihood", "probit"))
         return np.take_along_axis(log_p, self.y_train_[:, None], axis=1)[:, 0]
 
     def _chunks(self, rows: int) -> list[slice]:

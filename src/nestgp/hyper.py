@@ -111,8 +111,9 @@ class SearchResult:
     ----------
     theta : best point met; objective : log Z + log prior there; fit : the inference there, at the evaluation's tolerance.
     success, message : how it ended, in the optimiser's words; n_evaluations, n_iterations : inferences made with all rows, and
-    their outer iterations in all; n_failures : evaluations that gave no usable value. covariance : (d, d) inverse curvature that
-    the search met on its way, a rough covariance of θ given the data.
+    their outer iterations in all; n_failures : evaluations that gave no usable value; n_unconverged : evaluations whose inference
+    missed its tolerance, so that their value is rough. covariance : (d, d) inverse curvature that the search met on its way, a
+    rough covariance of θ given the data.
     """
 
     theta: FloatArray
@@ -123,6 +124,7 @@ class SearchResult:
     n_evaluations: int
     n_iterations: int
     n_failures: int
+    n_unconverged: int
     covariance: FloatArray
 
 
@@ -145,7 +147,7 @@ class Objective:
         self.names = kernels.hyperparameter_names(kernel)
         self.tol = max(getattr(inference, "search_tol", LOOSE_TOL), getattr(inference, "tol", 0.0))
         self.best: tuple[FloatArray, float, Fit] | None = None
-        self.n_evaluations = self.n_iterations = self.n_failures = 0
+        self.n_evaluations = self.n_iterations = self.n_failures = self.n_unconverged = 0
         self.path: list[tuple[FloatArray, FloatArray]] = []
         self.first_inverse_hessian: FloatArray | None = None  # before the path tells more
         self._recent: list[tuple[FloatArray, Fit]] = []
@@ -158,6 +160,7 @@ class Objective:
             self.n_failures += 1
             return self._penalty(theta)
         value, gradient, fit = found
+        self.n_unconverged += not fit.converged
         if self.best is None or value > self.best[1]:
             self.best = (theta.copy(), value, fit)
         if self.progress is not None:
@@ -385,7 +388,9 @@ def search(objective: Objective, start: FloatArray, bounds: FloatArray, climb: C
             "check the kernel (is it positive definite?) and its starting values"
         )
     theta, value, fit = objective.best
-    counts = (objective.n_evaluations, objective.n_iterations, objective.n_failures)
+    if success and not fit.converged:  # off the fixed point log Z is no bound: it may be too high
+        success, message = False, f"the inference at the best point ended as {fit.status.value}"
+    counts = (objective.n_evaluations, objective.n_iterations, objective.n_failures, objective.n_unconverged)
     covariance = inverse_hessian(objective.path, objective.first_inverse_hessian)
     return SearchResult(theta, value, fit, success, message, *counts, covariance)
 

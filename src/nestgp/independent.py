@@ -14,6 +14,8 @@ from nestgp.threads import for_each, single_threaded_if_small, workers_for
 
 #: Where τ·K_ii is below this, (1 − diag A⁻¹)/τ has lost too many digits and K_ii − |E K_i|² is used.
 SMALL_SITE = 1e-6
+#: Variance of a latent that has none, such as f(0) under a linear kernel: ratios of variances exist.
+TINY = 1e-300
 
 
 class IndependentBlocks(KernelStack):
@@ -62,7 +64,7 @@ class IndependentBlocks(KernelStack):
             return np.stack([E.T @ (E @ w) for E, w in zip(self.E, site_means, strict=True)])
 
     def marginal_variances(self) -> FloatArray:
-        """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/τ_k, (c, n)."""
+        """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/τ_k, (c, n); next to nothing where the prior has none, but no zero."""
         out = np.empty((self.n_classes, self.n))
         with single_threaded_if_small(self.n):
             for k in range(self.n_factors):
@@ -73,6 +75,7 @@ class IndependentBlocks(KernelStack):
                 for part in np.array_split(small, max(1, small.size // 128)):
                     EK = E @ K[:, part]
                     out[k, part] = prior[part] - np.einsum("ri,ri->i", EK, EK)
+                out[k, prior == 0.0] = TINY
         out[self.n_factors :] = out[0]
         return out
 

@@ -39,16 +39,24 @@ def _call(name: str, a: FloatArray, *, flags: tuple[bytes, ...] = (b"U",)) -> in
 
     ``name`` is without its first letter, which follows from the precision of ``a``.
     """
-    n = ctypes.c_int(a.shape[0])
+    n, (lda,) = ctypes.c_int(a.shape[0]), _row_lengths(a)
     info = ctypes.c_int(0)
     pointers = [ctypes.c_char_p] * len(flags) + [ctypes.c_void_p] * 4
-    by_reference = (ctypes.byref(n), a.ctypes.data, ctypes.byref(n), ctypes.byref(info))
+    by_reference = (ctypes.byref(n), a.ctypes.data, ctypes.byref(lda), ctypes.byref(info))
     _lapack(_letter(a) + name, *pointers)(*flags, *by_reference)
     return int(info.value)
 
 
 def _letter(a: FloatArray) -> str:
     return "s" if a.dtype == np.float32 else "d"
+
+
+def _row_lengths(*arrays: FloatArray) -> list[ctypes.c_int]:
+    """How many numbers lie between the rows of each; ValueError unless all are row-major and of one precision."""
+    for a in arrays:
+        if a.dtype != arrays[0].dtype or (a.shape[1] > 1 and a.strides[1] != a.itemsize):
+            raise ValueError(f"BLAS needs row-major arrays of one precision, not {a.dtype} with strides {a.strides}")
+    return [ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in arrays]
 
 
 def cholesky_in_place(a: FloatArray) -> float:
@@ -81,7 +89,7 @@ def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> Flo
     if out is None:
         out = np.empty((A.shape[0], B.shape[1]), A.dtype)
     m, n, k = (ctypes.c_int(size) for size in (A.shape[0], B.shape[1], A.shape[1]))
-    strides = [ctypes.c_int(max(x.strides[0] // x.itemsize, x.shape[1])) for x in (B, A, out)]
+    strides = _row_lengths(B, A, out)
     scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
     one, zero = scalar(1.0), scalar(0.0)
     R = ctypes.byref
@@ -97,7 +105,7 @@ def symmetric_times(A: FloatArray, X: FloatArray) -> FloatArray:
         return multiply(A, X)
     x, out = np.ascontiguousarray(X, A.dtype), np.empty((len(A), 1), A.dtype)
     scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
-    one, zero, n, unit, lda = scalar(1.0), scalar(0.0), *map(ctypes.c_int, (len(A), 1, A.strides[0] // A.itemsize))
+    one, zero, n, unit, (lda,) = scalar(1.0), scalar(0.0), ctypes.c_int(len(A)), ctypes.c_int(1), _row_lengths(A)
     R = ctypes.byref
     symv = _lapack(_letter(A) + "symv", ctypes.c_char_p, *[ctypes.c_void_p] * 9)
     symv(b"U", R(n), R(one), A.ctypes.data, R(lda), x.ctypes.data, R(unit), R(zero), out.ctypes.data, R(unit))
@@ -109,17 +117,17 @@ def lower_times_in_place(L: FloatArray, X: FloatArray, side: str = "L", transpos
 
     Both row-major; nothing above the diagonal of L is looked at.
     """
+    lda, ldb = _row_lengths(L, X)
     if side == "L" and X.shape[1] == 1:  # trmm would copy L first
         trmv = _lapack(_letter(X) + "trmv", *[ctypes.c_char_p] * 3, *[ctypes.c_void_p] * 5)
-        n, unit, lda = (ctypes.c_int(size) for size in (len(X), 1, L.strides[0] // L.itemsize))
-        operands = (ctypes.byref(n), L.ctypes.data, ctypes.byref(lda), X.ctypes.data, ctypes.byref(unit))
+        n = ctypes.c_int(len(X))
+        operands = (ctypes.byref(n), L.ctypes.data, ctypes.byref(lda), X.ctypes.data, ctypes.byref(ldb))
         trmv(b"U", b"N" if transposed else b"T", b"N", *operands)
         return
     rows, columns = (ctypes.c_int(size) for size in X.shape)
     one = (ctypes.c_float if X.dtype == np.float32 else ctypes.c_double)(1.0)
     R = ctypes.byref
     trmm = _lapack(_letter(X) + "trmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
-    lda, ldb = (ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in (L, X))
     # column-major sees Xᵀ and Lᵀ: L X becomes Xᵀ Lᵀ
     how = (b"R" if side == "L" else b"L", b"U", b"T" if transposed else b"N", b"N")
     trmm(*how, R(columns), R(rows), R(one), L.ctypes.data, R(lda), X.ctypes.data, R(ldb))

@@ -28,25 +28,30 @@ def blas_threads() -> int:
     return max(1, min([*pools, os.cpu_count() or 1]))
 
 
-_inside = threading.local()
+class _Limit:
+    """The number of BLAS threads is the process's: the first of our threads that needs one alone sets it, the last gives it back."""
+
+    lock = threading.Lock()
+    holders = 0
+    give_back: Callable[[], None] | None = None
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[int]:
-    """One BLAS thread inside the block; yields how many workers the caller may use instead (1 in a nested block)."""
-    if getattr(_inside, "limited", False):
-        yield 1
-        return
-    workers = blas_threads()
-    _inside.limited = True
+    """One BLAS thread inside the block; yields how many workers the caller may use instead (1 if another block has them)."""
+    with _Limit.lock:
+        workers = blas_threads() if _Limit.holders == 0 else 1
+        if workers > 1:
+            _Limit.give_back = _controller().limit(limits=1, user_api="blas").restore_original_limits
+        _Limit.holders += 1
     try:
-        if workers == 1:
-            yield 1
-        else:
-            with _controller().limit(limits=1, user_api="blas"):
-                yield workers
+        yield workers
     finally:
-        _inside.limited = False
+        with _Limit.lock:
+            _Limit.holders -= 1
+            if _Limit.holders == 0 and _Limit.give_back is not None:
+                _Limit.give_back()
+                _Limit.give_back = None
 
 
 @contextmanager

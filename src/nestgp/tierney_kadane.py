@@ -47,10 +47,11 @@ def tierney_kadane_log_probabilities(
         for j in range(m):
             K_ext = bordered(K, k_star[..., j], prior_variance[..., j])
             for k in range(n_classes):
-                out[j, k] = inference.infer(K_ext, np.append(y, k), n_classes).log_evidence
+                extended = inference.infer(K_ext, np.append(y, k), n_classes)
+                out[j, k] = extended.log_evidence if extended.converged else np.nan
     if not np.isfinite(out).all():
         raise ArithmeticError(
             f"{int((~np.isfinite(out)).any(axis=1).sum())} test points have an extended problem without a result: "
-            "use probabilities='auto'"
+            "raise max_iter, or use probabilities='auto'"
         )
     return out - logsumexp(out, axis=1, keepdims=True)

@@ -15,6 +15,12 @@ def check_options(max_iter: int, tol: float) -> None:
         raise ValueError(f"tol={tol!r}: use a number >= 0 (0 runs to max_iter)")
 
 
+def check_inner_sweeps(inner_sweeps: int | str) -> None:
+    """ValueError unless it is "converge" or an integer >= 1."""
+    if inner_sweeps != "converge" and not (isinstance(inner_sweeps, int | np.integer) and inner_sweeps >= 1):
+        raise ValueError(f"inner_sweeps={inner_sweeps!r}: use an integer >= 1 or 'converge'")
+
+
 def check_problem(K: FloatArray, y: IntArray, n_classes: int) -> tuple[FloatArray, IntArray]:
     """K (n, n) or (c, n, n) as C-ordered float64, and y (n,) as int64 codes 0 … c−1; ValueError otherwise."""
     K = np.ascontiguousarray(K, dtype=np.float64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from nestgp import tilted
 from nestgp.arrays import FloatArray, IntArray
-from nestgp.inference.checks import check_options, check_problem
+from nestgp.inference.checks import check_inner_sweeps, check_options, check_problem
 from nestgp.inference.factorised import FactorisedState, Tilted
 from nestgp.inference.loop import InvalidStateError, make_mixer, run
 from nestgp.inference.nested_ep import INNER_SWEEPS, INNER_TOL
@@ -41,8 +41,7 @@ class IndependentEP:
     def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit:
         """Posterior, evidence and its gradient for kernel matrix K (n, n) or (c, n, n) and labels y (n,)."""
         check_options(self.max_iter, self.tol)
-        if self.inner_sweeps != "converge" and not (isinstance(self.inner_sweeps, int) and self.inner_sweeps >= 1):
-            raise ValueError(f"inner_sweeps={self.inner_sweeps!r}: use an integer >= 1 or 'converge'")
+        check_inner_sweeps(self.inner_sweeps)
         make_mixer(self.damping)
         K, y = check_problem(K, y, n_classes)
         contrast = tilted.multinomial_probit(n_classes)

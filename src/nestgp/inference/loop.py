@@ -190,6 +190,8 @@ def find_fixed_point(
     while len(history) < max_iter:
         try:
             evaluation = problem.evaluate(current)
+            if np.isnan(evaluation.residual):
+                raise InvalidStateError("the residual is not a number")
         except (InvalidStateError, NotPositiveDefiniteError):
             history.append(Iteration(len(history) + 1, np.nan, np.inf, mixer.damping))
             retry = mixer.back_off()
@@ -281,18 +283,19 @@ def find_from(
 ) -> Outcome | None:
     """Iterate from the first start that does not diverge, if ``make_rough`` is given in lower precision first."""
     outcome = None
-    ahead: tuple[Iteration, ...] = ()
+    way: tuple[Iteration, ...] = ()
     if make_rough is not None and max_iter > 1:
-        ahead, better = _go_ahead(method, make_rough, starts[0], new_mixer(), max_iter - 1, tol)
+        way, better = _go_ahead(method, make_rough, starts[0], new_mixer(), max_iter - 1, tol)
         starts = [*better, *starts]
     for x in starts:
-        outcome = find_fixed_point(method, x, new_mixer(), max_iter - len(ahead), tol)
-        if outcome is not None and outcome.status is not Status.DIVERGED:
+        found = find_fixed_point(method, x, new_mixer(), max_iter - len(way), tol)
+        if found is None:
+            continue
+        way += tuple(row._replace(iteration=row.iteration + len(way)) for row in found.history)
+        outcome = replace(found, history=way)
+        if found.status is not Status.DIVERGED or len(way) >= max_iter:
             break
-    if outcome is None:
-        return None
-    later = tuple(row._replace(iteration=row.iteration + len(ahead)) for row in outcome.history)
-    return replace(outcome, history=ahead + later)
+    return outcome
 
 
 def _go_ahead(

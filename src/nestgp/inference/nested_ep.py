@@ -12,7 +12,7 @@ import numpy as np
 from nestgp import tilted
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient, log_evidence
-from nestgp.inference.checks import check_options, check_problem
+from nestgp.inference.checks import check_inner_sweeps, check_options, check_problem
 from nestgp.inference.extension import bordered
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_from, make_mixer, run
 from nestgp.inference.newton import newton_direction
@@ -108,8 +108,7 @@ class NestedEP:
     def _check_options(self) -> None:
         make_mixer(self.damping)
         check_options(self.max_iter, self.tol)
-        if self.inner_sweeps != "converge" and not (isinstance(self.inner_sweeps, int) and self.inner_sweeps >= 1):
-            raise ValueError(f"inner_sweeps={self.inner_sweeps!r}: use an integer >= 1 or 'converge'")
+        check_inner_sweeps(self.inner_sweeps)
         for name in ("updates", "inner_updates"):
             if getattr(self, name) not in ("parallel", "sequential"):
                 raise ValueError(f"{name}={getattr(self, name)!r}: use 'parallel' or 'sequential'")

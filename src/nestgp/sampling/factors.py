@@ -78,6 +78,11 @@ class Factors:
         """(K + jitter)⁻¹, (1 or c, n, n)."""
         return self._invert(self.prior_root)
 
+    def prior_solve(self, f: FloatArray) -> FloatArray:
+        """(K + jitter)⁻¹ f for every class, (c, n), as accurate as K allows: the inverse itself is less so."""
+        each = zip(self.prior_root, self.whiten(f).reshape(len(self.K), self.copies, self.n), strict=True)
+        return np.concatenate([solve_triangular(L, z.T, lower=True, trans=1, check_finite=False).T for L, z in each])
+
     @cached_property
     def _noisy(self) -> tuple[FloatArray, float]:
         A = self.K.copy()
@@ -86,12 +91,17 @@ class Factors:
             for a in A:
                 a[np.diag_indices(self.n)] += 1.0
                 log_det += cholesky_in_place(a) * self.copies
-        return self._invert(A), log_det
+        return A, log_det
 
     @property
+    def noisy_root(self) -> FloatArray:
+        """On and below the diagonal L with L Lᵀ = K + I, (1 or c, n, n)."""
+        return self._noisy[0]
+
+    @cached_property
     def noisy_inverse(self) -> FloatArray:
         """Q = (K + I)⁻¹, (1 or c, n, n)."""
-        return self._noisy[0]
+        return self._invert(self.noisy_root)
 
     @property
     def log_det_noisy(self) -> float:

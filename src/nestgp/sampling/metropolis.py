@@ -73,7 +73,7 @@ class SoftmaxSampler(ABC):
 
     def record(self, problem: Problem, state: ChainState) -> Record:
         """b = K⁻¹f."""
-        b = state.factors.times(state.factors.prior_inverse, state.f)
+        b = state.factors.prior_solve(state.f)
         log_p = softmax_log_probabilities(state.f.T)
         return Record(state.theta.copy(), state.f.copy(), b, np.exp(log_p[np.arange(problem.y.size), problem.y]))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
@@ -78,10 +79,11 @@ class MixturePosterior:
         """Cross covariances (1 or c, n, m) and latent covariance (m, c, c) at θ."""
         kernel = kernels.with_theta(self.kernel, theta)
         factors = Factors(kernel, self.X, c)
-        inverse = factors.noisy_inverse if self.noisy else factors.prior_inverse
+        roots = factors.noisy_root if self.noisy else factors.prior_root
         k_star, prior = kernels.cross(kernel, self.X, X), kernels.diagonal(kernel, X)
         k_star = k_star if k_star.ndim == 3 else k_star[None]
-        shrink = np.stack([np.einsum("nm,nm->m", k, A @ k) for k, A in zip(k_star, inverse, strict=True)])
+        whitened = [solve_triangular(L, k, lower=True, check_finite=False) for k, L in zip(k_star, roots, strict=True)]
+        shrink = np.stack([np.einsum("nm,nm->m", v, v) for v in whitened])
         variance = np.maximum(np.broadcast_to(prior, shrink.shape) - shrink, 0.0)
         cov = np.zeros((len(X), c, c))
         each = np.arange(c)

@@ -64,8 +64,11 @@ def run(
     if problem.prior is not None:
         watched = np.concatenate([watched, draws.theta], axis=2)
     summary = summarise(watched)
-    if problem.prior is not None:  # a θ that never moved is constant in all chains, which R-hat alone takes for mixed
+    # What never moved is constant in all chains, which R-hat alone takes for mixed. Single latents may be: f(0) of a linear kernel.
+    if problem.prior is not None:
         summary["rhat"][-theta.size :][np.ptp(draws.theta, axis=(0, 1)) == 0.0] = np.inf
+    if not np.ptp(draws.f, axis=(0, 1)).any():
+        summary["rhat"][:] = np.inf
     status = Status.CONVERGED if mixed(summary) else Status.NOT_MIXED
     posterior: Any = MixturePosterior(kernel, X, draws, noisy, summary)
     return Fit(posterior, np.nan, status, (), float(np.max(summary["rhat"])) - 1.0)
