@@ -1,7 +1,7 @@
 """Figure 8: mean log predictive densities on six data sets and pairwise differences to EP, from the numbers of table 2.
 
 `fig8-peers` shows the same for scikit-learn's classifiers, GPflow and GPyTorch. Where test inputs are also training inputs
-(teaching, image segmentation), the scores without them stand beside those of the paper's protocol.
+(Teaching, Glass, Segmentation), the scores without them stand beside those of the paper's protocol.
 """
 
 from __future__ import annotations

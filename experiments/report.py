@@ -34,7 +34,7 @@ RULES = (
     "the claim or the sentence.",
     "Not decidable: results that are missing, incomplete or of a quick run, methods that have not converged, chains"
     " that have not mixed.",
-    "Clean: on Teaching and Segmentation some test rows repeat training rows. The paper keeps them; the clean "
+    "Clean: on Teaching, Glass and Segmentation some test rows repeat training rows. The paper keeps them; the clean "
     "protocol leaves them out.",
 )
 STYLE = """

@@ -174,6 +174,17 @@ def ratios(settings: list[dict[str, Any]]) -> dict[str, Any]:
     return {"ratio_to_LA": each, "sweeps": MCMC_SWEEPS, "paper": PAPER_RATIOS}
 
 
+def cut_short(settings: tuple[tuple[float, float], ...], on_usps: list[dict[str, Any]]) -> list[str]:
+    """A sentence for every method that was stopped before it converged."""
+    found: dict[str, list[str]] = {}
+    for (v, x), row in zip(settings, on_usps, strict=True):
+        for method, values in row.items():
+            if values.get("status", "converged") != "converged":
+                found.setdefault(method, []).append(f"({v:g}, {x:g}) after {values['n_iter']} iterations")
+    tail = "without having converged: its CPU time over that of LA would be more than stated"
+    return [f"{method} was stopped at (log σ², log l) = {', '.join(where)}, {tail}" for method, where in found.items()]
+
+
 def table(seconds: dict[str, dict[tuple[int, int], float]], along_n: Sizes, along_c: Sizes) -> dict[str, Any]:
     """Measured and theoretical exponents of every method."""
     found: dict[str, Any] = {}
@@ -228,7 +239,8 @@ def run(experiment: Experiment) -> None:
     on_usps = [values[f"usps/{v:g}/{x:g}"] for v, x in settings]
     rows = [{"method": m, "n": n, "c": c, "seconds": seconds[m][n, c]} for m in METHODS for n, c in sizes]
     usps = [{"log_variance": v, "log_lengthscale": x, **row} for (v, x), row in zip(settings, on_usps, strict=True)]
-    experiment.save({"exponents": exponents, "iterations": rows, "usps": usps, "usps_ratios": ratios(on_usps)})
+    payload = {"exponents": exponents, "iterations": rows, "usps": usps, "usps_ratios": ratios(on_usps)}
+    experiment.save(payload, cut_short(settings, on_usps))
     experiment.save_figure(draw(seconds, exponents, along_n, along_c))
 
 

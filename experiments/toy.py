@@ -21,7 +21,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 
 from experiments.common import Experiment
 from nestgp import GPClassifier
-from nestgp.inference import IndependentEP, NestedEP
+from nestgp.inference import IndependentEP, NestedEP, Status
 from nestgp.plotting import INK, MUTED, STYLE
 from nestgp.sampling import Gibbs
 from nestgp.sampling.mixing import ESS_LIMIT, RHAT_LIMIT
@@ -204,9 +204,11 @@ def _assemble(
 ) -> Ground:
     x = _inputs(how.inputs)
     everywhere = np.concatenate([x, at])[:, None]
+    caveats: list[str] = []
     probability, mean, cov = {"MCMC": mcmc["probability"]}, {"MCMC": mcmc["mean"]}, {"MCMC": mcmc["cov"]}
     for method in ("EP", "IEP"):
         clf = fit(method, X, y)
+        caveats += [f"{method} has not converged"] if clf.status_ is not Status.CONVERGED else []
         probability[method] = clf.predict_proba(everywhere)
         mean[method], cov[method] = clf.predict_latent(everywhere)
     points = {}
@@ -232,7 +234,7 @@ def _assemble(
     }
     inside = slice(x.size)
     shown = ({method: values[method][inside] for method in METHODS} for values in (probability, mean))
-    return Ground(X, y, x, *shown, points, record, [unknown, *not_mixed])
+    return Ground(X, y, x, *shown, points, record, [unknown, *not_mixed, *caveats])
 
 
 def _criterion(how: Size) -> str:

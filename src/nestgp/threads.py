@@ -29,7 +29,7 @@ def blas_threads() -> int:
 
 
 class _Limit:
-    """The number of BLAS threads is the process's: the first of our threads that needs one alone sets it, the last gives it back."""
+    """BLAS threads are the process's: the first of our threads that wants only one sets their number, the last gives it back."""
 
     lock = threading.Lock()
     holders = 0

@@ -64,7 +64,7 @@ def run(
     if problem.prior is not None:
         watched = np.concatenate([watched, draws.theta], axis=2)
     summary = summarise(watched)
-    # What never moved is constant in all chains, which R-hat alone takes for mixed. Single latents may be: f(0) of a linear kernel.
+    # What never moved is constant in all chains, which R-hat alone takes for mixed. A single latent may be: f(0), linear kernel.
     if problem.prior is not None:
         summary["rhat"][-theta.size :][np.ptp(draws.theta, axis=(0, 1)) == 0.0] = np.inf
     if not np.ptp(draws.f, axis=(0, 1)).any():
