@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process.kernels import (
     RBF,
     ConstantKernel,
+    DotProduct,
+    ExpSineSquared,
     Hyperparameter,
     Kernel,
     Matern,
@@ -20,7 +24,9 @@ from sklearn.gaussian_process.kernels import (
 )
 
 from nestgp import GPClassifier
+from nestgp.hyper import HalfStudentT
 from nestgp.inference import NestedEP, Status
+from nestgp.sampling import Gibbs
 from tests.oracles._types import Array, Labels
 from tests.problems import problem, rbf
 
@@ -101,6 +107,58 @@ def test_sparse_input(kind: Any) -> None:
 def test_words_in_place_of_numbers() -> None:
     with pytest.raises(ValueError, match="could not convert string to float"):
         fit(X=np.full((24, 2), "a"))
+
+
+def test_a_kernel_too_large_for_double_precision_predicts_nothing() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 40)
+    X = 1e6 * (rng.standard_normal((40, 2)) + y[:, None])
+    clf = GPClassifier(DotProduct(), optimizer=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clf.fit(X, y)
+        with pytest.raises(ArithmeticError, match="too large for double precision: scale the columns of X"):
+            clf.predict_proba(X)
+
+
+@pytest.mark.parametrize("scale", [1e160, 1e-200])
+def test_a_column_that_cannot_be_squared_is_named(scale: float) -> None:
+    X = np.random.default_rng(0).standard_normal((12, 2)) * [1.0, scale]
+    with pytest.raises(ValueError, match=r"column 1 of X runs from .* change its unit"):
+        GPClassifier().fit(X, np.arange(12) % 3)
+
+
+@pytest.mark.parametrize("values", [{"df": 0}, {"df": -1.0}, {"scale": 0.0}, {"scale": np.nan}, {"scale": None}])
+def test_a_prior_with_impossible_values(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"HalfStudentT\({next(iter(values))}=.*use a positive number"):
+        HalfStudentT(**values)
+
+
+def test_a_kernel_matrix_that_is_not_symmetric() -> None:
+    K = 3.0 * np.eye(3) + 0.5
+    K[0, 1] = 1.0
+    for given in (K, np.stack([3.0 * np.eye(3), K, 3.0 * np.eye(3)])):
+        with pytest.raises(ValueError, match="K is not symmetric"):
+            NestedEP().infer(given, np.array([0, 1, 2]), 3)
+
+
+def test_a_sampler_and_a_kernel_that_is_no_covariance() -> None:
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    clf = GPClassifier(ExpSineSquared(), inference=Gibbs(10, 5, 1), optimizer=None)
+    with pytest.raises(ValueError, match=r"no chain could start\. The kernel matrix has a clearly negative eigenvalue"):
+        clf.fit(X, np.arange(20) % 3)
+
+
+def test_checkpoints_go_into_a_new_folder_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    X, y = np.random.default_rng(0).standard_normal((9, 2)), np.arange(9) % 3
+    clf = GPClassifier(RBF(), inference=Gibbs(5, 2, 1, checkpoint=str(tmp_path / "new" / "run")), optimizer=None, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clf.fit(X, y)
+    (saved,) = (tmp_path / "new").glob("*.pkl")
+    saved.write_bytes(saved.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"checkpoint .*run.chain0.pkl cannot be read .*: delete it"):
+        clf.fit(X, y)
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_log_proba", "predict_latent"])

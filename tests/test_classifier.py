@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,26 @@ def test_pickle_round_trip(fitted: GPClassifier, iris: tuple[Array, Labels]) -> 
         == fitted.log_marginal_likelihood(eval_gradient=True)[0]
     )
     assert back.status_ is Status.CONVERGED
+
+
+def test_the_callers_array_may_change_after_the_fit(iris: tuple[Array, Labels]) -> None:
+    X, y = np.array(iris[0]), iris[1]
+    clf = GPClassifier(rbf(1.0, 0.0), optimizer=None).fit(X, y)
+    before = clf.predict_proba(iris[0][:5])
+    X /= 10.0
+    assert_array_equal(clf.predict_proba(iris[0][:5]), before)
+
+
+@pytest.mark.parametrize("inference", ["ep", "laplace", "vb", "iep"])
+def test_a_prior_beyond_double_precision_is_no_crash(inference: str, iris: tuple[Array, Labels]) -> None:
+    X, y = iris[0][::3], iris[1][::3]
+    clf = GPClassifier(ConstantKernel(1e30, "fixed") * RBF(1.0, "fixed"), inference=inference)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clf.fit(X, y)
+        loo = clf.loo_log_proba_
+    assert loo.shape == y.shape
+    assert np.all(np.isnan(loo) | (loo <= 0.0))
 
 
 def test_parameters_changed_after_the_fit_count_from_the_next_one(iris: tuple[Array, Labels]) -> None:

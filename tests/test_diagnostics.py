@@ -134,7 +134,7 @@ def test_log_density_comparison_is_paired() -> None:
         (lambda: dg.compare_log_density([0.0], [0.0, 1.0]), "same points"),
         (lambda: dg.compare_accuracy([1, 0], [1, 0]), "boolean"),
         (lambda: dg.compare_accuracy([True], [True], prior=0.0), "prior must be positive"),
-        (lambda: dg.reliability_curve(PROBA, Y, n_bins=0), "n_bins must be at least 1"),
+        (lambda: dg.reliability_curve(PROBA, Y, n_bins=0), "n_bins=0: use an integer >= 1"),
     ],
 )
 def test_errors_say_what_to_change(call, message: str) -> None:

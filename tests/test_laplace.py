@@ -158,6 +158,18 @@ def test_it_converges_at_any_magnitude(log_s2: float) -> None:
             assert np.isfinite(fit.evidence_grad).all()
 
 
+@pytest.mark.parametrize("variance", [1e4, 1e8, 1e12])
+def test_wide_priors_end_at_the_mode(variance: float) -> None:
+    """A step of a millionth of the prior's deviation may be far from the mode: the slope of Ψ, y − π − b, tells."""
+    p = problem("overlapping")
+    fit = Laplace(max_iter=300).infer(kernels.gram(rbf(np.log(variance), 0.0), p.X), p.y, 4)
+    f = fit.posterior.mean
+    probability = np.exp(f - f.max(axis=1, keepdims=True))
+    probability /= probability.sum(axis=1, keepdims=True)
+    assert fit.converged
+    assert_allclose(fit.posterior.b.T, np.eye(4)[p.y] - probability, rtol=0, atol=1e-5)
+
+
 def test_the_mode_is_stationary() -> None:
     p = problem("per class")
     fit = EXACT.infer(*p.inputs())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import quad
+from scipy.special import softmax
 
 from nestgp.predict import class_probabilities, softmax_exact_log_probabilities
 from tests.oracles._types import Array
@@ -53,6 +54,25 @@ def test_two_classes_are_the_logistic_integral(gap: float, variance: float) -> N
     assert found[0, 1] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize(("gap", "sd"), [(10.0, 3.0), (30.0, 8.0), (100.0, 30.0), (1000.0, 10.0), (1000.0, 0.1), (400.0, 0.0)])
+def test_small_probabilities_of_two_classes_have_relative_accuracy(gap: float, sd: float) -> None:
+    """Against a fine grid in logs, far below where probabilities underflow."""
+    found = softmax_exact_log_probabilities(np.array([[0.0, gap]]), 0.5 * sd**2 * np.eye(2)[None])[0, 0]
+    z = np.linspace(-60.0, 60.0, 400_001)
+    expected = np.logaddexp.reduce(-0.5 * z**2 - np.logaddexp(0.0, gap + sd * z)) - np.log(np.sqrt(2 * np.pi) / (z[1] - z[0]))
+    assert found == pytest.approx(expected, abs=2e-3)
+
+
+def test_small_probabilities_of_five_classes_against_many_draws() -> None:
+    rng = np.random.default_rng(0)
+    root, mean = rng.standard_normal((5, 5)), np.array([0.0, 5.0, 2.0, -4.0, 4.0])
+    found = softmax_exact_log_probabilities(mean[None], (root @ root.T)[None])[0]
+    draws = softmax(mean + rng.standard_normal((2_000_000, 5)) @ root.T, axis=1)
+    expected, error = draws.mean(axis=0), draws.std(axis=0) / np.sqrt(len(draws))
+    assert expected.min() < 1e-3
+    assert np.all(np.abs(np.exp(found) - expected) < 4.0 * error + 0.01 * expected)
+
+
 def test_without_latent_uncertainty_it_is_softmax() -> None:
     f = 3.0 * np.random.default_rng(0).standard_normal((5, 4))
     expected = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
@@ -70,7 +90,11 @@ def test_what_the_classes_have_in_common_does_not_matter(c: int) -> None:
 @pytest.mark.parametrize("c", [2, 3, 8])
 def test_rows_sum_to_one_before_they_are_normalised(c: int) -> None:
     mean, cov = random_latents(20, c, 5.0)
-    assert_allclose(np.exp(softmax_exact_log_probabilities(mean, cov)).sum(axis=1), 1.0, atol=1e-12)
+    assert_allclose(np.exp(softmax_exact_log_probabilities(mean, cov, points=1024)).sum(axis=1), 1.0, atol=1e-12)
+    # small probabilities are integrated apart, each to a hundredth of itself
+    found = np.exp(softmax_exact_log_probabilities(mean, cov))
+    small = np.where(found < 1e-3, found, 0.0).sum(axis=1)
+    assert np.all(np.abs(found.sum(axis=1) - 1.0) <= 1e-12 + 0.02 * small)
 
 
 def test_permuted_classes_permute_the_probabilities() -> None:

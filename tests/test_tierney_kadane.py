@@ -152,6 +152,14 @@ def test_a_problem_without_a_result_is_said_so() -> None:
         ratios(stubborn, p, fit, new_rows(p))
 
 
+def test_a_tolerance_of_zero_can_be_extended() -> None:
+    p = problem("tiny")
+    star = new_rows(p)
+    for method in (Laplace(), NestedEP()):
+        fit = method.infer(*p.inputs())
+        assert_allclose(ratios(replace(method, tol=0.0), p, fit, star), ratios(method, p, fit, star), rtol=0, atol=1e-5)
+
+
 def test_an_extended_problem_that_has_not_converged_is_no_result() -> None:
     p = problem("tiny")
     fit = IndependentEP().infer(*p.inputs())

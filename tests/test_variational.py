@@ -123,15 +123,28 @@ def test_the_bound_lies_below_brute_force(c: int, log_s2: float) -> None:
     assert bound < exact - 10 * error
 
 
-@pytest.mark.parametrize(("name", "gap"), [("A_toy1d", 35.389), ("B_2d_c4_s2_l0.5", 40.787), ("D_ard_d3", 66.967)])
-def test_the_bound_lies_below_the_exact_evidence(name: str, gap: float) -> None:
+@pytest.mark.parametrize("name", ["A_toy1d", "B_2d_c4_s2_l0.5", "D_ard_d3"])
+def test_the_bound_lies_below_the_exact_evidence(name: str) -> None:
     try:
         case = load_case(name)
     except FileNotFoundError:
         pytest.skip(f"no reference values in {reference_directory()}; set NESTGP_SHARED to the folder above")
     exact = case.values["exact"]
     bound = EXACT.infer(case.K, case.y, case.n_classes).log_evidence
-    assert exact["logZ"] - bound == pytest.approx(gap, abs=0.001 + 3 * exact["logZ_se"])
+    assert bound < exact["logZ"] - 3 * exact["logZ_se"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_singular_kernel_matrix_stops_neither_newton_nor_leave_one_out(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, 40)
+    X = rng.standard_normal((40, 2)) + y[:, None]
+    K = X @ X.T + 1.0  # rank three
+    newton, plain = (VariationalBayes(updates=updates).infer(K, y, 3) for updates in ("newton", "plain"))
+    assert newton.converged
+    assert newton.n_iter < 20
+    for found, expected in zip(newton.cavities(), plain.cavities(), strict=True):
+        assert_allclose(found, expected, rtol=0, atol=1e-3)
 
 
 def test_updates_are_checked_by_name() -> None:

@@ -75,7 +75,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     classes_ : (c,) labels; kernel_ : fitted kernel, or list of kernels.
     log_marginal_likelihood_value_ : log evidence at ``kernel_``, without the prior.
     status_ : :class:`nestgp.inference.Status`; n_iter_ : outer iterations of the final inference; history_ : one row each.
-    loo_log_proba_ : (n,) log p(y_i | the other rows), from the cavities; not with samplers.
+    loo_log_proba_ : (n,) log p(y_i | the other rows), from the cavities, nan where there is none; not with samplers.
     search_ : :class:`nestgp.hyper.SearchResult`, or None if nothing was optimised.
 
     Examples
@@ -158,7 +158,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def loo_log_proba_(self) -> FloatArray:
-        """(n,) log p(y_i | the other rows): the class probabilities of each row's cavity. Computed when first asked for."""
+        """(n,) log p(y_i | the other rows): the class probabilities of each row's cavity. Computed when first asked for.
+
+        nan for a row whose cavity is beyond double precision, as with prior variances of 1e17.
+        """
         if not hasattr(self, "_cavities"):
             raise AttributeError("loo_log_proba_ is there after fit, with every inference but the samplers")
         if not hasattr(self, "_loo"):
@@ -286,6 +289,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return fit.log_evidence, contract(kernel, self.X_train_, fit.evidence_grad, K=K)
 
     def _check_parameters(self) -> None:
+        if not isinstance(self.probabilities, str):
+            raise ValueError(f"probabilities={self.probabilities!r}: use 'auto', 'ep', 'exact' or 'tkp'")
         if self.optimizer not in ("l-bfgs-b", "em", None):
             raise ValueError(f"optimizer={self.optimizer!r}: use 'l-bfgs-b', 'em', or None to keep the hyperparameters")
         if self.optimizer == "em" and not isinstance(self._inference(), VariationalBayes):
@@ -297,7 +302,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._rule()
 
     def _validate(self, X: Any, y: Any) -> IntArray:
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C")
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", copy=True)  # what becomes of the caller's X is no matter
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -380,8 +385,12 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _leave_one_out(self, mean: FloatArray, cov: FloatArray) -> FloatArray:
         rule = getattr(self._used, "default_rule", "ep") if self._rule_used == "tkp" else self._rule_used
-        log_p = predict.class_probabilities(mean[None], cov[None], rule, getattr(self._used, "likelihood", "probit"))
-        return np.take_along_axis(log_p, self.y_train_[:, None], axis=1)[:, 0]
+        known = np.isfinite(mean).all(axis=1) & ~predict.broken_covariances(cov)
+        likelihood = getattr(self._used, "likelihood", "probit")
+        log_p = predict.class_probabilities(mean[None, known], cov[None, known], rule, likelihood)
+        out = np.full(known.size, np.nan)
+        out[known] = np.take_along_axis(log_p, self.y_train_[known, None], axis=1)[:, 0]
+        return out
 
     def _chunks(self, rows: int) -> list[slice]:
         c = len(self.classes_)

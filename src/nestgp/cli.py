@@ -41,6 +41,8 @@ ONE_VS_REST = "scikit-learn: one-vs-rest"
 # Any two informative columns would do for a picture; these overlap enough that probabilities matter.
 PLANE = ("flavanoids", "color_intensity")
 
+FIGURE_FORMATS = (".png", ".pdf", ".svg")
+
 CAPTION = (
     "Means with 95% intervals. On average, calibrated confidence equals accuracy.\n"
     "Hyperparameters, from the same kernel and start: nestgp by type-II MAP with\n"
@@ -93,9 +95,12 @@ def build_app() -> "typer.Typer":
         figure: Annotated[Path, typer.Option(help="Where to save the figure (PNG, PDF or SVG).")] = Path(
             "nestgp-demo.png"
         ),
-        seed: Annotated[int, typer.Option(help="Seed of the split into training and held-out half.")] = 0,
+        seed: Annotated[int, typer.Option(min=0, help="Seed of the split into training and held-out half.")] = 0,
     ) -> None:
         """Fit a real data set, compare with scikit-learn on the held-out half, and draw it."""
+        if figure.suffix.lower() not in FIGURE_FORMATS or not figure.parent.is_dir():
+            what = "the folder does not exist" if not figure.parent.is_dir() else f"use one of {', '.join(FIGURE_FORMATS)}"
+            raise typer.BadParameter(f"cannot save to {figure}: {what}", param_hint="--figure")
         run_demo(figure, seed)
 
     @app.command()

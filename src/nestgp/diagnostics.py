@@ -77,8 +77,8 @@ def reliability_curve(proba: ArrayLike, y: ArrayLike, n_bins: int = 10) -> Relia
     Calibrated probabilities have accuracy = confidence in every bin, up to the intervals.
     """
     p, codes = _checked(proba, y)
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1, got {n_bins}")
+    if not (isinstance(n_bins, int | np.integer) and n_bins >= 1):
+        raise ValueError(f"n_bins={n_bins!r}: use an integer >= 1")
     top = p.max(axis=1)
     correct = (p.argmax(axis=1) == codes).astype(np.float64)
     # The right edge belongs to its bin: a probability of exactly one is in the last, not beyond it.
@@ -120,6 +120,8 @@ def bayesian_bootstrap_interval(
             f"{np.sum(~np.isfinite(v))} of {v.size} values are not finite: no interval exists "
             "(a log density of −∞ means that probability zero was given to what happened)"
         )
+    if not (isinstance(n, int | np.integer) and n >= 1):
+        raise ValueError(f"n={n!r}: use an integer >= 1")
     tail = _tail(level)
     generator = np.random.default_rng(rng)
     means = np.empty(n)

@@ -72,6 +72,12 @@ class HalfStudentT:
     df: float = 4.0
     scale: float = 10.0
 
+    def __post_init__(self) -> None:
+        for name in ("df", "scale"):
+            value = getattr(self, name)
+            if not (isinstance(value, float | int | np.number) and 0.0 < value < np.inf):
+                raise ValueError(f"HalfStudentT({name}={value!r}): use a positive number")
+
     def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]:
         """Normalised log density summed over the hyperparameters, and its gradient by θ."""
         power = jacobian_power(names)

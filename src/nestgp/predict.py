@@ -11,11 +11,13 @@ from collections.abc import Callable
 from functools import cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri, ndtri_exp, owens_t
 from scipy.stats import qmc
 
 from nestgp import tilted
-from nestgp.arrays import FloatArray
+from nestgp.arrays import FloatArray, IntArray
+from nestgp.likelihoods import softmax_log_probabilities
 from nestgp.quadrature import probit_integrals
 from nestgp.threads import for_each, single_threaded_blas
 
@@ -27,6 +29,12 @@ EP_TOL, EP_SWEEPS = 1e-9, 500
 QMC_POINTS = 4096
 #: Fewest and most points for the softmax, and the agreement of two halves that ends the doubling.
 SOFTMAX_POINTS, SOFTMAX_TOL = (16384, 524288), 5e-5
+#: Most of those numbers kept (64 MB): fewer points where there are many classes.
+SOFTMAX_NUMBERS = 1 << 23
+#: Softmax probabilities below this are integrated around where they come from, with so many points.
+TAIL, TAIL_POINTS, TAIL_STEPS = 1e-3, 4096, 50
+#: Relative negative variance that is rounding and no error.
+NEGATIVE = 1e-2
 #: Relative variance that tells equal principal axes apart: far below the integration error, far above rounding.
 TIE_BREAK = 1e-6
 _ROWS_PER_TASK = 256
@@ -47,10 +55,24 @@ def class_probabilities(mean: FloatArray, cov: FloatArray, rule: str = "ep", lik
 def component_log_probabilities(mean: FloatArray, cov: FloatArray, rule: str, likelihood: str) -> FloatArray:
     """Log class probabilities (S, m, c) of every component of a mixture by itself; parameters of :func:`class_probabilities`."""
     check_rule(rule, likelihood)
+    broken = sum(int(broken_covariances(each).sum()) for each in cov)
+    if broken:  # and then there is no telling which digits are left of the others
+        raise ArithmeticError(
+            f"the latent covariances of {broken} of {cov.shape[0] * cov.shape[1]} rows have lost their digits: some variance is "
+            "negative. The kernel is too large for double precision: scale the columns of X, or bound its variance"
+        )
     integrate = RULES[likelihood][rule]
     if likelihood == "softmax" and len(mean) > 1:  # draws average over most of the integration error: each needs fewer points
         integrate = partial(softmax_exact_log_probabilities, points=max(256, 65536 // len(mean)))
     return np.stack([_normalise(integrate(m, s)) for m, s in zip(mean, cov, strict=True)])
+
+
+def broken_covariances(cov: FloatArray) -> NDArray[np.bool_]:
+    """Where some f_k − f_l has a clearly negative variance, (m,); cov (m, c, c)."""
+    variance = np.einsum("mkk->mk", cov)
+    of_differences = variance[:, :, None] + variance[:, None, :] - 2.0 * cov
+    lowest, largest = of_differences.min(axis=(1, 2), initial=0.0), of_differences.max(axis=(1, 2), initial=0.0)
+    return lowest < -NEGATIVE * (1.0 + largest)
 
 
 def check_rule(rule: str, likelihood: str) -> None:
@@ -128,7 +150,8 @@ def softmax_exact_log_probabilities(mean: FloatArray, cov: FloatArray, points: i
     """log E[softmax(f)] for f ~ N(mean, cov), (m, c), by fixed quasi-Monte Carlo points.
 
     Each row takes as many points as it needs: their number doubles until the new half and the old one agree to within 5e-5, so
-    that their mean is about twice as good. ``points`` fixes the number instead.
+    that their mean is about twice as good, and :func:`_log_tail` has the small probabilities. ``points`` fixes the number
+    instead.
     A shift common to all classes changes nothing and is projected out. The points go through the principal axes of what is left,
     so that the best-spread coordinates meet the largest variance; equal variances, whose axes would be rounding error's choice
     and so differ from batch to batch, are told apart by a millionth.
@@ -148,6 +171,9 @@ def softmax_exact_log_probabilities(mean: FloatArray, cov: FloatArray, points: i
         else:
             p = _adaptive_mean_softmax(mean[i], roots[i])
         out[i] = np.log(np.maximum(p, 1e-300))
+        if points is None:
+            small = np.flatnonzero(p < TAIL)
+            out[i, small] = _log_tail(small, mean[i], roots[i])
 
     with single_threaded_blas() as workers:
         for_each(work, m, workers if points is None else 1)  # a row with few points takes less time than a thread to hand it to
@@ -155,9 +181,10 @@ def softmax_exact_log_probabilities(mean: FloatArray, cov: FloatArray, points: i
 
 
 def _adaptive_mean_softmax(mean: FloatArray, root: FloatArray) -> FloatArray:
+    most = min(SOFTMAX_POINTS[1], SOFTMAX_NUMBERS // root.shape[1])
     count = SOFTMAX_POINTS[0]
     p = _mean_softmax(_normal_points(root.shape[1], count), mean, root)
-    while count < SOFTMAX_POINTS[1]:
+    while 2 * count <= most:
         more = _mean_softmax(_normal_points(root.shape[1], 2 * count)[count:], mean, root)
         gap = float(np.abs(p - more).max())
         p = 0.5 * (p + more)
@@ -169,12 +196,52 @@ def _adaptive_mean_softmax(mean: FloatArray, root: FloatArray) -> FloatArray:
 
 def _mean_softmax(z: FloatArray, mean: FloatArray, root: FloatArray) -> FloatArray:
     """Mean of softmax(mean + root z) over the rows of z, (c,)."""
-    f = z @ root.T
-    f += mean
-    f -= f.max(axis=1, keepdims=True)
-    np.exp(f, out=f)
-    f /= f.sum(axis=1, keepdims=True)
-    return f.mean(axis=0)
+    total = np.zeros(len(mean))
+    for first in range(0, len(z), SOFTMAX_POINTS[0]):
+        f = z[first : first + SOFTMAX_POINTS[0]] @ root.T
+        f += mean
+        f -= f.max(axis=1, keepdims=True)
+        np.exp(f, out=f)
+        f /= f.sum(axis=1, keepdims=True)
+        total += f.sum(axis=0)
+    return total / len(z)
+
+
+def _log_tail(classes: IntArray, mean: FloatArray, root: FloatArray) -> FloatArray:
+    """log E[softmax_k(mean + root z)] for classes k whose probability comes from far out: z = a + u, u standard normal.
+
+    a is where softmax_k(z) N(z) is largest. The weight of a point is then exp(log softmax_k(a + u) − aᵀu − ½|a|²), and as
+    log softmax is concave, with slope a at a, no weight exceeds that of u = 0: the relative error stays bounded however small p.
+    """
+    out = np.empty(classes.size)
+    u = _normal_points(root.shape[1], TAIL_POINTS)
+    for j, k in enumerate(classes):
+        a = _largest_contribution(k, mean, root)
+        log_p = softmax_log_probabilities(mean + (a + u) @ root.T)[:, k]
+        out[j] = logsumexp(log_p - u @ a) - 0.5 * float(a @ a) - np.log(len(u))
+    return out
+
+
+def _largest_contribution(k: int, mean: FloatArray, root: FloatArray) -> FloatArray:
+    """The maximum of log softmax_k(mean + root z) − ½|z|², a concave function, by Newton's method."""
+
+    def value(z: FloatArray) -> tuple[float, FloatArray]:
+        log_p = softmax_log_probabilities((mean + root @ z)[None])[0]
+        return float(log_p[k] - 0.5 * z @ z), np.exp(log_p)
+
+    z = np.zeros(root.shape[1])
+    now, p = value(z)
+    for _ in range(TAIL_STEPS):
+        slope = root[k] - root.T @ p - z
+        curvature = root.T @ (p[:, None] * root) - np.outer(root.T @ p, root.T @ p) + np.eye(z.size)
+        step = np.linalg.solve(curvature, slope)
+        if float(slope @ step) < 1e-6:
+            break
+        length = 1.0
+        while (then := value(z + length * step))[0] < now and length > 1e-6:
+            length *= 0.5
+        z, (now, p) = z + length * step, then
+    return z
 
 
 @cache

@@ -11,7 +11,7 @@ def check_options(max_iter: int, tol: float) -> None:
     """ValueError unless max_iter >= 1 and tol >= 0."""
     if not (isinstance(max_iter, int | np.integer) and max_iter >= 1):
         raise ValueError(f"max_iter={max_iter!r}: use an integer >= 1")
-    if not (np.isreal(tol) and tol >= 0.0):
+    if not (isinstance(tol, float | int | np.number) and tol >= 0.0):
         raise ValueError(f"tol={tol!r}: use a number >= 0 (0 runs to max_iter)")
 
 
@@ -37,4 +37,9 @@ def check_problem(K: FloatArray, y: IntArray, n_classes: int) -> tuple[FloatArra
         raise ValueError(f"K has shape {K.shape}: {n} labels need ({n}, {n}), or ({n_classes}, {n}, {n}) per class")
     if not np.isfinite(K).all():
         raise ValueError("K contains NaN or infinity: check the inputs and the kernel's hyperparameters")
+    x = np.random.default_rng(0).standard_normal(n)  # a product on either side takes n² flops and no n² of memory
+    product = K @ x
+    gap = float(np.abs(product - np.swapaxes(K, -1, -2) @ x).max())
+    if gap > 1e-8 * float(np.abs(product).max()) + 1e-8 * np.sqrt(n) * float(np.abs(np.diagonal(K, axis1=-2, axis2=-1)).max()):
+        raise ValueError("K is not symmetric: a covariance must not depend on the order of its two inputs")
     return K, codes.astype(np.int64, copy=False)

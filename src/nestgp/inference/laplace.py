@@ -15,13 +15,16 @@ import numpy as np
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient, symmetric_outer
 from nestgp.inference.checks import check_options, check_problem
-from nestgp.inference.extension import bordered, extended_modes
+from nestgp.inference.extension import bordered, extended_modes, unit_of_latents
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_fixed_point, make_mixer, run
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.likelihoods import softmax_log_probabilities
 from nestgp.linalg import DenseBlocks, unpack_blocks
 from nestgp.posterior import GaussianPosterior
 from nestgp.sites import PI_FLOOR, onehot, site_precision
+
+#: Smallest tolerance asked for with one more point: 0 would never be reached.
+EXTENSION_TOL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Laplace:
     Parameters
     ----------
     max_iter : most Newton steps; each is shortened until it raises the posterior density, so none diverges.
-    tol : largest full Newton step, in prior standard deviations, that counts as converged.
+    tol : largest full Newton step that counts as converged, in standard deviations that the latents would have after one
+        observation with unit noise each: those of the prior where they are small, 1 where they are large.
     """
 
     max_iter: int = 100
@@ -47,7 +51,6 @@ class Laplace:
         K, y = check_problem(K, y, n_classes)
         return run(LaplaceState(K, y, n_classes), init, partial(make_mixer, 1.0), self.max_iter, self.tol)
 
-
     def extend(
         self, fit: Fit, K: FloatArray, y: IntArray, n_classes: int, k_star: FloatArray, prior_variance: FloatArray
     ) -> FloatArray:
@@ -56,13 +59,14 @@ class Laplace:
         :func:`extended_modes` finds all modes together in c n² flops a step; one full factorisation per label then gives the
         determinant and checks the mode, with Newton steps from there if it is not good enough.
         """
-        modes = extended_modes(fit, K, y, n_classes, k_star, prior_variance, 0.1 * self.tol)
+        tol = max(self.tol, EXTENSION_TOL)
+        modes = extended_modes(fit, K, y, n_classes, k_star, prior_variance, 0.1 * tol)
         out = np.full((k_star.shape[-1], n_classes), np.nan)
         for j in range(k_star.shape[-1]):
             state = LaplaceState(bordered(K, k_star[..., j], prior_variance[..., j]), np.append(y, 0), n_classes)
             for k in range(n_classes):
                 state.set_label(-1, k)
-                outcome = find_fixed_point(state, modes[j, k], make_mixer(1.0), self.max_iter, self.tol)
+                outcome = find_fixed_point(state, modes[j, k], make_mixer(1.0), self.max_iter, tol)
                 if outcome is not None and outcome.status is Status.CONVERGED:
                     out[j, k] = outcome.evaluation.log_evidence
         return out
@@ -77,7 +81,7 @@ class LaplaceState:
         self.blocks = DenseBlocks(K, n_classes)
         self.targets = onehot(y, n_classes)
         variances = [np.diagonal(self.blocks.class_kernel(k)) for k in range(n_classes)]
-        self.prior_sd = np.sqrt(np.maximum(variances, np.finfo(float).tiny))
+        self.unit = unit_of_latents(np.array(variances))
         self.mean = np.full((n_classes, y.size), np.nan)
         self.b = self.pi = self.mean
 
@@ -113,7 +117,7 @@ class LaplaceState:
         length = 1.0
         while self.log_joint(b + length * step, f + length * df) < psi - 1e-12 * abs(psi) and length > 1e-10:
             length *= 0.5
-        residual = float(np.max(np.abs(df) / self.prior_sd))
+        residual = float(np.max(np.abs(df) / self.unit))
         return Evaluation(b + length * step, np.ones_like(b), residual, log_z)
 
     def fit(self, outcome: Outcome) -> Fit:

@@ -223,7 +223,7 @@ def make_mixer(damping: float | str, first: float = 0.8, near: float = NEAR) -> 
     """The mixer that ``damping`` names: "adaptive" (``first``, ``near``: see :class:`AdaptiveMixing`), or a number in (0, 1]."""
     if damping == "adaptive":
         return AdaptiveMixing(first, near=near)
-    if isinstance(damping, str) or not 0.0 < damping <= 1.0:
+    if not isinstance(damping, float | int | np.number) or not 0.0 < damping <= 1.0:
         raise ValueError(f"damping={damping!r} is neither 'adaptive' nor a number in (0, 1]: use 'adaptive' or e.g. 0.8")
     return FixedDamping(float(damping))
 

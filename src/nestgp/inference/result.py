@@ -90,7 +90,8 @@ class Fit:
     def cavities(self) -> tuple[FloatArray, FloatArray]:
         """Mean (n, c) and covariance (n, c, c) of each f_i with its own site removed (eq. 7): what the others say of it.
 
-        Σ₋ = (I − ΣΠ)⁻¹ Σ and μ₋ = (I − ΣΠ)⁻¹ (μ − Σν̃): no inverse of the singular site precision Π is needed.
+        Σ₋ = (I − ΣΠ)⁻¹ Σ and μ₋ = (I − ΣΠ)⁻¹ (μ − Σν̃): no inverse of the singular site precision Π is needed. nan where rounding
+        has left I − ΣΠ singular.
         """
         if self.site_moments is None:
             raise ValueError(f"this result ({self.status.value}) has no sites, so no cavities")
@@ -98,7 +99,7 @@ class Fit:
         Sigma, mu = self.posterior.covariance, self.posterior.mean
         keep = np.eye(mu.shape[1]) - Sigma @ precision
         rhs = np.concatenate([Sigma, (mu - np.einsum("ikl,il->ik", Sigma, location))[:, :, None]], axis=2)
-        solved = np.linalg.solve(keep, rhs)
+        solved = _solve_each(keep, rhs)
         cov = solved[:, :, :-1]
         return solved[:, :, -1], 0.5 * (cov + cov.transpose(0, 2, 1))
 
@@ -118,8 +119,22 @@ class Fit:
         return len(self.history)
 
 
+def _solve_each(A: FloatArray, B: FloatArray) -> FloatArray:
+    """A_i⁻¹ B_i for A (n, c, c), B (n, c, q); nan where A_i is singular."""
+    try:
+        return np.linalg.solve(A, B).astype(np.float64, copy=False)
+    except np.linalg.LinAlgError:
+        out = np.full(B.shape, np.nan)
+        for i in np.flatnonzero(np.linalg.slogdet(A)[0]):
+            out[i] = np.linalg.solve(A[i], B[i])
+        return out
+
+
 class Inference(Protocol):
-    """Seam 1: K and labels in, a :class:`Fit` out. An inference never sees hyperparameters."""
+    """Seam 1: K and labels in, a :class:`Fit` out. An inference never sees hyperparameters.
+
+    K is kept, not copied: leave it as it is while the :class:`Fit` is in use.
+    """
 
     def infer(self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None = None) -> Fit: ...
 

@@ -103,6 +103,9 @@ class _State:
             times = partial(_hessian_times, W)
             tol = min(0.1, residual**0.5)
             dm, db = newton_direction(gradient[:, :, None], self._precondition, times, tol, CG_STEPS)
+            # What is left takes a plain step: in the null space of a singular K conjugate gradients would let b grow.
+            rest, image_of_rest = self._precondition(gradient[:, :, None] - db - times(dm))
+            dm, db = dm + rest, db + image_of_rest
             target = self._line_search(b, db[:, :, 0], m, dm[:, :, 0], bound)
             if target is not None:
                 return Evaluation(target, np.ones_like(b), residual, bound)
@@ -138,8 +141,9 @@ class _State:
         return Fit(*args, gradient, self._site_moments)
 
     def _site_moments(self) -> tuple[FloatArray, FloatArray]:
-        """q(f) is that of unit-precision sites at E[v] = m + b."""
-        return diagonal_matrices(np.ones(self.mean.T.shape)), (self.mean + self.b).T
+        """q(f) is that of unit-precision sites at E[v] = m + ∇log p(y | m); K⁻¹m itself is not unique where K is singular."""
+        _, slope, _ = probit_derivatives(self.mean.T, self.y)
+        return diagonal_matrices(np.ones(self.mean.T.shape)), self.mean.T + slope
 
     def failed(self, status: Status) -> Fit:
         """A result that holds no numbers, only the reason."""

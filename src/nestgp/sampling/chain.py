@@ -189,6 +189,8 @@ def run_chains(
     sampler: Sampler, problem: Problem, rng: np.random.Generator, n_jobs: int | None = None, verbose: int = 0
 ) -> list[list[Record]]:
     """Draws of every chain. Chains are independent streams of ``rng``: the same seed gives the same draws whatever n_jobs."""
+    if sampler.checkpoint is not None:
+        Path(sampler.checkpoint).parent.mkdir(parents=True, exist_ok=True)  # now, and not when the first draws are to be kept
     streams = rng.spawn(sampler.n_chains)
     mark = fingerprint(sampler, problem, streams[0])
     total = sampler.n_warmup + sampler.n_draws * sampler.thin
@@ -278,7 +280,10 @@ def _save(path: Path, mark: str, content: Any) -> None:
 def _load(path: Path | None, mark: str) -> Any:
     if path is None or not path.exists():
         return None
-    found, content = pickle.loads(path.read_bytes())
+    try:
+        found, content = pickle.loads(path.read_bytes())
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"checkpoint {path} cannot be read ({error}): delete it, or name another file") from error
     if found != mark:
         raise ValueError(f"checkpoint {path} belongs to another sampler, data set or seed: delete it, or name another file")
     return content

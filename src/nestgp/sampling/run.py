@@ -15,6 +15,7 @@ from nestgp.arrays import FloatArray, IntArray
 from nestgp.hyper import Prior, SearchResult
 from nestgp.inference.checks import check_problem
 from nestgp.inference.result import Fit, Status
+from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.sampling.chain import ChainState, Problem, Sampler, run_chains
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import mixed, summarise
@@ -58,7 +59,11 @@ def run(
     problem = Problem(kernel, X, y, n_classes, prior if theta.size else None, units)
     if problem.prior is not None and (found := search or find_mode(problem, sampler.approximation)) is not None:
         problem = at_mode(problem, found)
-    draws = Draws.from_records(run_chains(sampler, problem, rng, n_jobs, verbose))
+    try:
+        chains = run_chains(sampler, problem, rng, n_jobs, verbose)
+    except NotPositiveDefiniteError as error:
+        raise ValueError(f"no chain could start. {Status.NOT_POSITIVE_DEFINITE.advice}") from error
+    draws = Draws.from_records(chains)
     contrasts = draws.f - draws.f.mean(axis=2, keepdims=True)  # all that any probability depends on
     watched = np.concatenate([draws.probability, contrasts.reshape(*draws.theta.shape[:2], -1)], axis=2)
     if problem.prior is not None:
