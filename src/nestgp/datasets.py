@@ -4,8 +4,8 @@
         clf.fit(split.X_train, split.y_train).predict_proba(split.X_test)
 
 `load` takes the first source that has the data: the directory NESTGP_DATA, the cache directory (NESTGP_CACHE, or
-`nestgp` in the user's cache), scikit-learn (wine), OpenML (glass, teaching, MNIST). What it takes is checked against
-a known sum: of the bytes of a file, or of the values where the bytes cannot be known.
+`nestgp` in the user's cache), scikit-learn (wine), OpenML (glass, teaching, MNIST). What comes from a file or from OpenML is
+checked against a known sum: of the bytes, or of the values where the bytes cannot be known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sklearn import datasets as sklearn_datasets
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-FloatArray = NDArray[np.floating[Any]]
+AnyFloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Protocol = Literal["ten-fold", "train-test"]
@@ -53,9 +53,9 @@ class Split:
     not among the training inputs, whatever its label: a choice that looked at test labels would bias the score.
     """
 
-    X_train: FloatArray
+    X_train: AnyFloatArray
     y_train: IntArray
-    X_test: FloatArray
+    X_test: AnyFloatArray
     y_test: IntArray
     train: IntArray
     test: IntArray
@@ -74,9 +74,9 @@ class Dataset:
     """
 
     name: str
-    X_train: FloatArray
+    X_train: AnyFloatArray
     y_train: IntArray
-    X_test: FloatArray | None  # None: the paper uses ten-fold cross-validation
+    X_test: AnyFloatArray | None  # None: the paper uses ten-fold cross-validation
     y_test: IntArray | None
     feature_names: tuple[str, ...]
     class_names: tuple[str, ...]
@@ -411,12 +411,12 @@ def _dataset(name: str, problem: _Problem, found: _Found) -> Dataset:
     )
 
 
-def _as_in_the_file(X: FloatArray, problem: _Problem) -> NDArray[Any]:
+def _as_in_the_file(X: AnyFloatArray, problem: _Problem) -> NDArray[Any]:
     """Grey levels as bytes, as the npz file has them; other values as they are."""
     return X.astype(np.uint8) if problem.file.endswith(".npz") else X
 
 
-def _grey_levels(X: NDArray[Any]) -> FloatArray:
+def _grey_levels(X: NDArray[Any]) -> AnyFloatArray:
     """Bytes 0..255 become grey levels in [0, 1], single precision since MNIST has 55 million; others, doubles."""
     return X.astype(np.float32) / np.float32(255) if X.dtype == np.uint8 else X.astype(np.float64)
 
@@ -429,7 +429,7 @@ def _stratified(y: IntArray) -> list[tuple[IntArray, IntArray]]:
         return list(folds.split(np.zeros((len(y), 1)), y))
 
 
-def _row_keys(X: FloatArray, y: IntArray | None = None) -> list[bytes]:
+def _row_keys(X: AnyFloatArray, y: IntArray | None = None) -> list[bytes]:
     """One sum per row (input, and label if given): equal rows have equal keys. Adding 0 makes −0 a 0."""
     labels = [b""] * len(X) if y is None else [label.tobytes() for label in y.astype("<f8")]
     return [hashlib.sha256((x.astype("<f8") + 0.0).tobytes() + label).digest() for x, label in zip(X, labels, strict=True)]

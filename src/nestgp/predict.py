@@ -69,10 +69,14 @@ def component_log_probabilities(mean: FloatArray, cov: FloatArray, rule: str, li
 
 def broken_covariances(cov: FloatArray) -> NDArray[np.bool_]:
     """Where some f_k − f_l has a clearly negative variance, (m,); cov (m, c, c)."""
-    variance = np.einsum("mkk->mk", cov)
-    of_differences = variance[:, :, None] + variance[:, None, :] - 2.0 * cov
-    lowest, largest = of_differences.min(axis=(1, 2), initial=0.0), of_differences.max(axis=(1, 2), initial=0.0)
-    return lowest < -NEGATIVE * (1.0 + largest)
+    out = np.empty(len(cov), dtype=bool)
+    for first in range(0, len(cov), _ROWS_PER_TASK):
+        part = cov[first : first + _ROWS_PER_TASK]
+        variance = np.einsum("mkk->mk", part)
+        of_differences = variance[:, :, None] + variance[:, None, :] - 2.0 * part
+        lowest, largest = of_differences.min(axis=(1, 2), initial=0.0), of_differences.max(axis=(1, 2), initial=0.0)
+        out[first : first + _ROWS_PER_TASK] = lowest < -NEGATIVE * (1.0 + largest)
+    return out
 
 
 def check_rule(rule: str, likelihood: str) -> None:
