@@ -55,7 +55,8 @@ def class_probabilities(mean: FloatArray, cov: FloatArray, rule: str = "ep", lik
 def component_log_probabilities(mean: FloatArray, cov: FloatArray, rule: str, likelihood: str) -> FloatArray:
     """Log class probabilities (S, m, c) of every component of a mixture by itself; parameters of :func:`class_probabilities`."""
     check_rule(rule, likelihood)
-    broken = sum(int(broken_covariances(each).sum()) for each in cov)
+    different = cov[:1] if cov.strides[0] == 0 else cov  # draws that share their hyperparameters share their covariances
+    broken = sum(int(broken_covariances(each).sum()) for each in different)
     if broken:  # and then there is no telling which digits are left of the others
         raise ArithmeticError(
             f"the latent covariances of {broken} of {cov.shape[0] * cov.shape[1]} rows have lost their digits: some variance is "
