@@ -29,6 +29,8 @@ ENVIRONMENTS = HERE / ".envs"
 SCRIPTS = HERE / "peer_runs"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 THREADS = ("1", "default")
+#: Seconds that a fit with prediction may take.
+LIMIT = 600.0
 #: Seconds for importing and warming up, beside the limit of a run.
 GRACE = 300.0
 INSTALL_SECONDS = 3600.0
@@ -76,7 +78,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", help="only these methods of the peers, such as vgp-robustmax")
     parser.add_argument("--threads", nargs="+", choices=THREADS, default=list(THREADS))
     parser.add_argument("--folds", type=int, choices=range(1, problems.N_FOLDS + 1), default=1, help="folds per UCI problem")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds per run for fit and prediction")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds per run for fit and prediction")
     parser.add_argument("--seed", type=int, default=0, help="of every method; the folds are always the same")
     parser.add_argument("--name", help="of the files in results (default: peers, or peers-part when only a part is measured)")
     options = parser.parse_args(arguments)
@@ -91,8 +93,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def is_full(options: argparse.Namespace) -> bool:
-    """Whether nothing was left out: every problem but usps, every peer and method, both thread settings."""
-    all_problems = set(problems.NAMES) - {"usps"} <= set(options.problems)
+    """Whether nothing was left out: every problem but usps, every peer and method, both thread settings, nobody hurried."""
+    all_problems = set(problems.NAMES) - {"usps"} <= set(options.problems) and options.limit >= LIMIT
     return all_problems and set(options.peers) == set(PEERS) and set(options.threads) == set(THREADS) and not options.methods
 
 

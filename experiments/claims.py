@@ -34,10 +34,10 @@ from experiments.verdicts import (
     trust,
     words,
 )
+from nestgp.arrays import FloatArray
 from nestgp.diagnostics import Interval, bayesian_bootstrap_interval
 
 Record = Mapping[str, Any]
-FloatArray = NDArray[np.float64]
 
 #: The draw of figures 1 to 3 was searched for, so that its probabilities are no evidence of their own.
 CHOSEN = "on a draw chosen for being like the paper's: such draws exist, no more"

@@ -12,7 +12,8 @@ import numpy as np
 
 from experiments.common import Experiment
 from experiments.toy import MARKERS
-from experiments.usps_marginals import PROBIT, SOFTMAX, SPLITS, FloatArray, Ground, ground
+from experiments.usps_marginals import PROBIT, SOFTMAX, SPLITS, Ground, ground
+from nestgp.arrays import FloatArray
 from nestgp.diagnostics import accuracy, mean_log_predictive_density
 from nestgp.plotting import MUTED, STYLE, class_colours
 

@@ -13,7 +13,8 @@ from scipy.stats import skew
 
 from experiments.common import Experiment
 from experiments.toy import MASSES, contours, gaussian, plane, smoothed
-from experiments.usps_marginals import PROBIT, SHOWN_CLASS, SOFTMAX, FloatArray, Ground, Method, ground, size
+from experiments.usps_marginals import PROBIT, SHOWN_CLASS, SOFTMAX, Ground, Method, ground, size
+from nestgp.arrays import FloatArray
 from nestgp.plotting import MUTED, STYLE
 
 if TYPE_CHECKING:

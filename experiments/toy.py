@@ -21,6 +21,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 
 from experiments.common import Experiment
 from nestgp import GPClassifier
+from nestgp.arrays import FloatArray
 from nestgp.inference import IndependentEP, NestedEP, Status
 from nestgp.plotting import INK, MUTED, STYLE
 from nestgp.sampling import Gibbs
@@ -29,7 +30,6 @@ from nestgp.sampling.mixing import ESS_LIMIT, RHAT_LIMIT
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = NDArray[np.float64]
 Density = Callable[[FloatArray], FloatArray]
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 4.62, 0.26

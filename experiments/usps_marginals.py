@@ -21,11 +21,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 from experiments.common import Experiment
 from experiments.toy import judge
 from nestgp import GPClassifier, datasets
+from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference import IndependentEP, Laplace, NestedEP, VariationalBayes
 from nestgp.sampling import Gibbs, Hamiltonian
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 4.0, 2.0
 APPROXIMATIONS: dict[str, Any] = {
