@@ -466,7 +466,8 @@ def figure_10(iep: float = 0.0, at_bound: bool = False) -> dict[str, Any]:
     every = data(IEP=iep, VB=-0.5, LA=-0.5)
     for method in ("VB", "LA"):
         wrong(every, method, 20)
-    return every | {"searches": {"VB": {"at_bound": at_bound}}}
+    rows = {method: {"at_bound": False, "rows": 4649} for method in ("EP", "LA")}
+    return every | {"searches": rows | {"VB": {"at_bound": at_bound, "rows": 4649}, "IEP": {"at_bound": False, "rows": 1554}}}
 
 
 def test_usps_with_ten_classes() -> None:
@@ -474,6 +475,8 @@ def test_usps_with_ten_classes() -> None:
     assert verdict(scores.both_ep_beat_the_others, figure_10(iep=-1.0)).verdict == NOT_REPRODUCED
     assert "VB's hyperparameters ended at a bound" in verdict(scores.both_ep_beat_the_others, figure_10(at_bound=True)).sentence
     assert verdict(scores.ep_and_iep_agree, figure_10()).verdict == REPRODUCED
+    for each in (scores.ep_and_iep_agree, scores.both_ep_beat_the_others):
+        assert verdict(each, figure_10()).sentence.startswith("(IEP's hyperparameters from 1554 of 4649 rows) ")
     assert verdict(scores.ep_and_iep_agree, figure_10(iep=-0.1)).verdict == NOT_REPRODUCED
 
 

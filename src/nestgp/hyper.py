@@ -166,7 +166,6 @@ class Objective:
             self.n_failures += 1
             return self._penalty(theta)
         value, gradient, fit = found
-        self.n_unconverged += not fit.converged
         if self.best is None or value > self.best[1]:
             self.best = (theta.copy(), value, fit)
         if self.progress is not None:
@@ -190,6 +189,7 @@ class Objective:
         self.n_iterations += fit.n_iter
         if not np.isfinite(fit.log_evidence) or fit.status in (Status.DIVERGED, Status.NOT_POSITIVE_DEFINITE):
             return None
+        self.n_unconverged += not fit.converged
         weights = fit.evidence_grad
         slim = fit.without_factor()
         del fit  # its factor, before the contraction needs n² of its own

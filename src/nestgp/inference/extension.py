@@ -33,17 +33,12 @@ def bordered(K: FloatArray, k_star: FloatArray, prior_variance: FloatArray) -> F
     return out
 
 
-def unit_of_latents(prior_variance: FloatArray) -> FloatArray:
-    """√(k/(1 + k)): what a step in f is measured in. Of a latent with a wide prior a step of 1 still changes probabilities."""
-    return np.sqrt(np.maximum(prior_variance / (1.0 + prior_variance), np.finfo(float).tiny))
-
-
 def extended_modes(
     fit: Fit, K: FloatArray, y: IntArray, n_classes: int, k_star: FloatArray, prior_variance: FloatArray, tol: float
 ) -> FloatArray:
     """b = K⁻¹f near the mode, (m, labels, c, n + 1), for each of m new points and each label of it.
 
-    A column that has not reached a step of ``tol`` (see :func:`unit_of_latents`) is returned as far as it came.
+    A column that has not come as near as ``tol`` posterior standard deviations is returned as far as it came.
     """
     n, c, m = y.size, n_classes, k_star.shape[-1]
     problem = _Columns(fit, K, np.repeat(k_star, c, axis=-1), np.repeat(prior_variance, c, axis=-1))
@@ -57,12 +52,13 @@ def extended_modes(
         log_p = _log_softmax(f)
         p = np.exp(log_p)
         hessian_times = partial(_hessian_times, p)
-        df, db = newton_direction(targets - p - b, problem.precondition, hessian_times, CG_TOL, CG_STEPS)
+        slope = targets - p - b
+        df, db = newton_direction(slope, problem.precondition, hessian_times, CG_TOL, CG_STEPS)
         psi = np.sum(targets * log_p - 0.5 * b * f, axis=(0, 1))
         length = _lengths(targets, b, f, db, df, psi)
         b += length * db
         f += length * df
-        if float(np.max(np.abs(df) / problem.unit)) <= tol:
+        if float(np.max(np.sum(df * slope, axis=(0, 1)))) <= tol**2:
             break
     return np.moveaxis(b.reshape(c, n + 1, m, c), (0, 1), (2, 3))
 
@@ -73,7 +69,6 @@ class _Columns:
     def __init__(self, fit: Fit, K: FloatArray, k_star: FloatArray, prior_variance: FloatArray) -> None:
         self.base: DenseBlocks = fit.posterior.blocks  # type: ignore[assignment]
         self.K, self.k_star, self.k_ss = K, k_star, prior_variance
-        self.unit = unit_of_latents(np.diagonal(K, axis1=-2, axis2=-1)).max()
 
     def kernel_times(self, v: FloatArray) -> FloatArray:
         """K v, the border included."""

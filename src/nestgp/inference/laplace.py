@@ -15,7 +15,7 @@ import numpy as np
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import evidence_gradient, symmetric_outer
 from nestgp.inference.checks import check_options, check_problem
-from nestgp.inference.extension import bordered, extended_modes, unit_of_latents
+from nestgp.inference.extension import bordered, extended_modes
 from nestgp.inference.loop import Evaluation, InvalidStateError, Outcome, find_fixed_point, make_mixer, run
 from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.likelihoods import softmax_log_probabilities
@@ -34,8 +34,8 @@ class Laplace:
     Parameters
     ----------
     max_iter : most Newton steps; each is shortened until it raises the posterior density, so none diverges.
-    tol : largest full Newton step that counts as converged, in standard deviations that the latents would have after one
-        observation with unit noise each: those of the prior where they are small, 1 where they are large.
+    tol : largest distance from the mode that counts as converged, in posterior standard deviations: the length √(∇Ψᵀ Σ ∇Ψ) of
+        the full Newton step.
     """
 
     max_iter: int = 100
@@ -80,8 +80,8 @@ class LaplaceState:
         self.n_classes = n_classes
         self.blocks = DenseBlocks(K, n_classes)
         self.targets = onehot(y, n_classes)
-        variances = [np.diagonal(self.blocks.class_kernel(k)) for k in range(n_classes)]
-        self.unit = unit_of_latents(np.array(variances))
+        # ∇Ψ = y − π − b is known to ε, the mode to ε prior deviations
+        self.rounding = float(np.finfo(float).eps * np.sqrt(np.abs(np.diagonal(K, axis1=-2, axis2=-1)).sum(axis=-1).max()))
         self.mean = np.full((n_classes, y.size), np.nan)
         self.b = self.pi = self.mean
 
@@ -117,7 +117,7 @@ class LaplaceState:
         length = 1.0
         while self.log_joint(b + length * step, f + length * df) < psi - 1e-12 * abs(psi) and length > 1e-10:
             length *= 0.5
-        residual = float(np.max(np.abs(df) / self.unit))
+        residual = float(np.sqrt(max(np.vdot(df, self.targets - self.pi - b), 0.0))) + self.rounding  # df = Σ ∇Ψ
         return Evaluation(b + length * step, np.ones_like(b), residual, log_z)
 
     def fit(self, outcome: Outcome) -> Fit:
