@@ -49,7 +49,9 @@ def run() -> None:
         print(row, flush=True)
     summary: dict[str, Any] = {"log_variance": "all", "log_scale": "all"}
     for name in totals:
-        summary |= {f"{name}_ratio": totals[name] / totals["Laplace"], f"{name}_iterations": "", f"{name}_status": ""}
+        cut = sum(row[f"{name}_status"] != "converged" for row in rows)
+        summary |= {f"{name}_ratio": totals[name] / totals["Laplace"], f"{name}_iterations": ""}
+        summary[f"{name}_status"] = f"{cut} of {len(rows)} stopped early: the ratio is at least that" if cut else "converged"
     save(
         "methods",
         [*rows, summary],
