@@ -69,7 +69,7 @@ TREES = 500
 #: A quick run: these data sets, the first fold only, this many rows for training and at most for testing.
 QUICK_DATASETS, QUICK_ROWS = ("teaching", "glass", "usps_357"), 40
 #: Bytes of latent covariances of all draws held at once.
-MEMORY = 256 << 20
+MEMORY = 1 << 30
 CAVEATS = (
     "the paper does not publish its folds: these are stratified, shuffled with seed 0",
     "grey levels of USPS are not standardised",
