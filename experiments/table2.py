@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -42,6 +42,7 @@ from nestgp.hyper import INTERRUPTED
 from nestgp.inference import Status
 from nestgp.sampling import Gibbs
 from nestgp.sampling.mixing import mixed, summarise
+from nestgp.sampling.mixture import Draws
 
 DATASETS = ("new_thyroid", "teaching", "glass", "wine", "image_segmentation", "usps_357")
 INFERENCES = {"EP": "ep", "IEP": "iep", "VB": "vb", "LA": "laplace"}
@@ -65,6 +66,8 @@ CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 320
 LONG_SWEEPS = {"usps_357": (80, (100, 140, 200, 280, 400, 560, 800))}
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
+#: Draws times test rows from which only some of the draws predict.
+MOST_PREDICTIONS = 4_000_000
 TREES = 500
 #: A quick run: these data sets, the first fold only, this many rows for training and at most for testing.
 QUICK_DATASETS, QUICK_ROWS = ("teaching", "glass", "usps_357"), 40
@@ -145,6 +148,8 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
         clf.fit(split.X_train, split.y_train)
         if clf.posterior_.draws.n_components < sampler.n_chains * sampler.n_draws:
             raise KeyboardInterrupt  # fewer draws than asked for: an interrupt ended the chains
+        thin = max(1, sampler.n_chains * draws * len(split.X_test) // MOST_PREDICTIONS)
+        clf.posterior_ = replace(clf.posterior_, draws=every(thin, clf.posterior_.draws))
         some = split.X_test[:: max(1, len(split.X_test) // ROWS_OF_A_GLANCE)]
         if draws < lengths[-1] and not mixed(mixture_predictions(clf, some, sampler.n_chains)[1]):
             continue  # some have not, so all have not
@@ -153,10 +158,16 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
             break
     status = Status.CONVERGED if mixed(mixing) else Status.NOT_MIXED
     about = {"status": status.value, "theta": clf.posterior_.draws.theta.mean(axis=(0, 1)), "predictions": mixing}
-    about |= {"training": worst(clf.posterior_.summary), "chains": sampler.n_chains, "warmup": warmup, "draws": draws}
+    about |= {"training": worst(clf.posterior_.summary), "chains": sampler.n_chains, "warmup": warmup}
+    about |= {"draws": draws, "every_draw_that_predicts": thin}
     for chain in folder.glob(f"{stem}.chain*.pkl"):
         chain.unlink()
     return log_p, about
+
+
+def every(step: int, draws: Draws) -> Draws:
+    """Every so many-th draw of each chain: neighbours say nearly the same, and of many test rows predictions take hours."""
+    return Draws(*(getattr(draws, field.name)[:, step - 1 :: step] for field in fields(draws)))
 
 
 def mixture_predictions(clf: GPClassifier, X: FloatArray, n_chains: int) -> tuple[FloatArray, dict[str, Any]]:
