@@ -16,7 +16,7 @@ METHODS = ("ep", "iep", "qiep", "vb", "ep-tkp", "laplace", "laplace-tkp")
 DRAWS = 80_000
 #: Draws come from q with its variances this much larger, so that the weights have no long tail.
 WIDER = 1.15
-#: On the diagonal of K, which is factorised here; the library needs none.
+#: On the diagonal of K, which is factorised here; an inference needs none.
 JITTER = 1e-6
 
 

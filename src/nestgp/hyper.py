@@ -354,7 +354,7 @@ def em(objective: Objective, start: FloatArray, bounds: FloatArray) -> tuple[boo
 def _expected_log_prior(objective: Objective, moments: FloatArray, theta: FloatArray) -> tuple[float, FloatArray]:
     """−E_q[log N(f | 0, K_θ)] − log prior(θ) and its gradient: ½ Σ_k [tr(K⁻¹ E[f_k f_kᵀ]) + log|K|].
 
-    K itself is factorised here, so this one place needs a jitter.
+    K itself is factorised here, which needs a jitter.
     """
     kernel = kernels.with_theta(objective.kernel, theta)
     K = kernels.gram(kernel, objective.X)

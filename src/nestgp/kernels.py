@@ -269,16 +269,16 @@ def default_kernel(X: ArrayLike) -> tuple[Kernel, FloatArray]:
     """
     X = as_inputs(X)
     d = X.shape[1]
+    varies = np.ptp(X, axis=0) > 0  # rounding of the mean gives a constant column a tiny sd, not 0
     with np.errstate(over="ignore"):
-        extreme = np.flatnonzero(~(np.isfinite(X.std(axis=0)) & ((X.std(axis=0) > 1e-150) | (np.ptp(X, axis=0) == 0))))
+        sd = np.where(varies, X.std(axis=0), 0.0)
+    extreme = np.flatnonzero(varies & ~((sd > 1e-150) & (sd < np.inf)))
     if extreme.size:
         j = extreme[0]
         raise ValueError(
             f"column {j} of X runs from {X[:, j].min():.3g} to {X[:, j].max():.3g}, beyond what can be squared: change its unit, "
             "e.g. with sklearn.preprocessing.StandardScaler"
         )
-    varies = np.ptp(X, axis=0) > 0  # rounding of the mean gives a constant column a tiny sd, not 0
-    sd = np.where(varies, X.std(axis=0), 0.0)
     if d <= MAX_ARD_COLUMNS:
         units = np.where(varies, sd, 1.0)
     else:

@@ -290,6 +290,7 @@ def find_from(
     for x in starts:
         found = find_fixed_point(method, x, new_mixer(), max_iter - len(way), tol)
         if found is None:
+            outcome = None  # the method no longer holds the state of an earlier start
             continue
         way += tuple(row._replace(iteration=row.iteration + len(way)) for row in found.history)
         outcome = replace(found, history=way)
