@@ -2,7 +2,7 @@
 
 Every data set, fold and method is one checkpoint. `table2.json` holds the log predictive density and the predicted class of
 every test row, so that every comparison follows from it. `--only 'glass/*'` computes the tasks that match (DATA SET/METHOD/FOLD)
-and writes what there is by then; what is missing is named in the file.
+and writes what there is by then; what is missing is named in the file, what the file held before is kept.
 
 EP, IEP, VB and LA take the mode of evidence × prior (half Student-t), LA-TKP the hyperparameters of LA, MCMC samples them.
 Beside them, on the same rows: scikit-learn's Gaussian process, random forest and logistic regression, and GPflow and GPyTorch,
@@ -62,8 +62,8 @@ REFERENCE = "EP"
 RELIABLE = ("converged", "fitted")
 #: Chains, the sweeps of their warm-up, and how many draws of each: the next if some test probability has not mixed.
 CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 3200)
-#: The same for the data set where a sweep takes seconds and there are two hyperparameters.
-LONG_SWEEPS = {"usps_357": (80, (100, 140, 200, 280, 400, 560, 800))}
+#: The same where a sweep takes seconds and there are two hyperparameters, and where so many test rows never mix sooner.
+OTHER_LENGTHS = {"usps_357": (80, (400, 560, 800)), "image_segmentation": (200, (2400, 3200, 4300))}
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
 #: Draws times test rows from which only some of the draws predict.
@@ -140,7 +140,7 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
     stem = key.replace("/", "-")
-    warmup, lengths = (10, (10,)) if experiment.quick else LONG_SWEEPS.get(dataset.name, (WARMUP, DRAWS))
+    warmup, lengths = (10, (10,)) if experiment.quick else OTHER_LENGTHS.get(dataset.name, (WARMUP, DRAWS))
     for draws in lengths:
         sampler = Gibbs(draws, warmup, 2 if experiment.quick else CHAINS, checkpoint=str(folder / stem))
         jobs = None if experiment.quick else -1  # a chain per core
@@ -290,7 +290,7 @@ def report(experiment: Experiment, absent: Mapping[str, str]) -> dict[str, Any]:
         dataset = load(name)
         splits = chosen_splits(dataset, experiment.quick)
         targets, clean = (np.concatenate([getattr(split, part) for split in splits]) for part in ("y_test", "clean"))
-        methods, not_run = collect(experiment, name, len(splits), absent)
+        methods, some, not_run = collect(experiment, name, len(splits), absent)
         every = (*METHODS, *chosen_peers(experiment.quick))
         missing += [f"{name}/{method}" for method in every if method not in methods and method not in not_run]
         protocols = {"paper": np.ones(len(targets), dtype=bool)} | ({} if clean.all() else {"clean": clean})
@@ -301,6 +301,7 @@ def report(experiment: Experiment, absent: Mapping[str, str]) -> dict[str, Any]:
         about = {"n_train": [len(split.y_train) for split in splits], "n_classes": dataset.n_classes, "ard": dataset.ard}
         about |= {"rows": np.concatenate([split.test for split in splits]), "targets": targets, "clean": clean}
         results[name] = about | {"caveats": dataset.caveats, "summary": summary, "methods": methods, "not_run": not_run}
+        results[name]["some_folds"] = some
     notes = [*CAVEATS, *([QUICK_CAVEAT] if experiment.quick else [])]
     notes += [f"not yet computed: {', '.join(missing)}"] if missing else []
     notes += [f"{name}/{method}: {why}" for name, data in results.items() for method, why in data["not_run"].items()]
@@ -310,9 +311,9 @@ def report(experiment: Experiment, absent: Mapping[str, str]) -> dict[str, Any]:
 
 def collect(
     experiment: Experiment, name: str, n_folds: int, absent: Mapping[str, str]
-) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Methods that have all their folds on this data set; and those that cannot have them → why."""
-    methods, not_run, checkpoint = {}, {}, experiment.checkpoint
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[int, Any]], dict[str, str]]:
+    """Methods that have all their folds on this data set; the folds of others; and those that cannot have all → why."""
+    methods, some, not_run, checkpoint = {}, {}, {}, experiment.checkpoint
     for method in (*METHODS, *chosen_peers(experiment.quick)):
         keys = {fold: f"{name}/{method}/{fold}" for fold in range(n_folds)}
         folds = {fold: checkpoint.get(key, dict) for fold, key in keys.items() if key in checkpoint}
@@ -323,7 +324,9 @@ def collect(
             methods[method] = gather(list(folds.values()))
         elif method in absent:
             not_run[method] = absent[method]
-    return methods, not_run
+        if folds and method not in methods:
+            some[method] = folds
+    return methods, some, not_run
 
 
 def gather(folds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -381,9 +384,36 @@ def stored(experiment: Experiment) -> dict[str, Any]:
     return record
 
 
+def recall(experiment: Experiment, wanted: Callable[[str], bool]) -> None:
+    """Make checkpoints of what `table2.json` holds of this seed, but for what is wanted anew.
+
+    So a part computed on another machine does not cost the rest of the file, and what takes days can be done fold by fold.
+    """
+    path = experiment.results / f"{experiment.stem}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("seed") != experiment.seed:
+        return
+    for name, data in record["results"].items():
+        sizes = [len(split.y_test) for split in chosen_splits(load(name), experiment.quick)]
+        known = {method: apart(row, sizes) for method, row in data["methods"].items()} | data["some_folds"]
+        for method, folds in known.items():
+            for key, row in ((f"{name}/{method}/{fold}", row) for fold, row in folds.items()):
+                if not wanted(key):
+                    experiment.checkpoint.get(key, partial(dict, row))
+
+
+def apart(row: Mapping[str, Any], sizes: list[int]) -> dict[str, dict[str, Any]]:
+    """What `gather` put together, fold by fold; sizes: test rows of each."""
+    cut = partial(np.split, indices_or_sections=np.cumsum(sizes)[:-1])
+    each = zip(cut(np.array(row["lpd"], dtype=float)), cut(np.array(row["predicted"])), row["fits"], strict=True)
+    return {str(fold): {"lpd": lpd, "predicted": predicted, **fit} for fold, (lpd, predicted, fit) in enumerate(each)}
+
+
 def run(experiment: Experiment, only: str = "*") -> None:
     """Compute the tasks that match `only`, then write all that is computed."""
-    todo = {key: task for key, task in tasks(experiment).items() if fnmatchcase(key, only)}
+    wanted = partial(fnmatchcase, pat=only)
+    recall(experiment, wanted)
+    todo = {key: task for key, task in tasks(experiment).items() if wanted(key)}
     pending = [key for key in todo if key not in experiment.checkpoint]
     absent = not_installed(pending)
     # What cannot be installed is not kept as a result: the next run may be able to.

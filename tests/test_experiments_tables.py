@@ -115,6 +115,35 @@ def test_a_part_of_table_2_says_what_is_missing(data: None, tmp_path: Path) -> N
     assert "teaching/logistic regression" not in note
 
 
+def test_a_part_of_table_2_keeps_the_rest_of_the_file(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (table / "table2-quick.json").read_text()
+    (tmp_path / "table2-quick.json").write_text(before)  # and no checkpoints, as in a fresh clone
+    computed = []
+
+    def store_of_the_table(experiment: Any, key: str, *_: Any) -> Any:
+        computed.append(key)
+        return quick("table2", table).checkpoint.get(key, never)
+
+    monkeypatch.setattr(table2, "run_method", store_of_the_table)
+    table2.run(quick("table2", tmp_path), "teaching/EP/*")
+    assert computed == ["teaching/EP/0"]
+    assert (tmp_path / "table2-quick.json").read_text() == before
+
+
+def test_folds_of_an_unfinished_method_are_kept_in_the_file(data: None, tmp_path: Path) -> None:
+    experiment = Experiment("table2", "nestgp reproduce table2", results=tmp_path)
+    row = {"lpd": [-1.0], "predicted": [0], "status": "converged"}
+    experiment.checkpoint.get("glass/MCMC/3", lambda: row)
+    table2.report(experiment, {})
+    assert json.loads((tmp_path / "table2.json").read_text())["results"]["glass"]["some_folds"] == {"MCMC": {"3": row}}
+    experiment.checkpoint.clear()
+    table2.recall(experiment, lambda key: key == "glass/MCMC/2")
+    assert experiment.checkpoint.get("glass/MCMC/3", never) == row
+    experiment.checkpoint.clear()
+    table2.recall(experiment, lambda key: key == "glass/MCMC/3")
+    assert "glass/MCMC/3" not in experiment.checkpoint
+
+
 @pytest.mark.parametrize("figure", [fig8, fig9])
 def test_figures_are_drawn_from_the_table(figure: Any, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table2, "run_method", never)

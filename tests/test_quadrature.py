@@ -10,7 +10,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr
 
 from nestgp.likelihoods import probit_derivatives, probit_log_likelihood, softmax_log_probabilities
-from nestgp.quadrature import probit_integrals
+from nestgp.quadrature import probit_integrals, probit_probabilities
 from tests.oracles._types import Array, Labels
 from tests.oracles.finite import central_difference
 from tests.oracles.integrals import log_likelihood
@@ -23,6 +23,13 @@ def integrals(mean: Array, variance: Array, y: Labels) -> tuple[Array, Array, Ar
     log_z, slope, curvature = np.empty(len(y)), np.empty(mean.shape), np.empty(mean.shape)
     probit_integrals(mean, variance, y, log_z, slope, curvature)
     return log_z, slope, curvature
+
+
+def probabilities(mean: Array, variance: Array) -> Array:
+    """Log probability of every class, (n, c)."""
+    log_p = np.empty(mean.shape)
+    probit_probabilities(mean, variance, log_p)
+    return log_p
 
 
 def adaptive(mean: Array, variance: Array, y: int) -> tuple[float, Array, Array]:
@@ -88,6 +95,30 @@ def test_integrals_where_the_label_surprises_or_is_certain(c: int, gap: float) -
     mean[1, 0] = -gap / 3
     variance = np.array([np.full(c, 0.0), np.full(c, 1.0), 25.0 * np.arange(1, c + 1)])
     check_against_adaptive(mean, variance, np.full(3, 1))
+
+
+@pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+@pytest.mark.parametrize("c", [2, 3, 7, 20])
+def test_all_classes_on_one_grid_are_the_integrals_of_each(c: int, scale: float, spread: float) -> None:
+    rng = np.random.default_rng(c)
+    variance = scale * rng.uniform(0.0, 1.0, (4, c))
+    variance[:2] = variance[:2, :1]
+    mean = spread * np.sqrt(1 + scale) * rng.standard_normal((4, c))
+    found = probabilities(mean, variance)
+    for k in range(c):
+        assert_allclose(found[:, k], integrals(mean, variance, np.full(4, k))[0], rtol=1e-12, atol=1e-12)
+    assert_allclose(np.exp(found).sum(axis=1), 1.0, rtol=1e-12)
+
+
+def test_one_grid_where_scales_differ_and_where_one_class_is_certain() -> None:
+    variance = np.array([[0.0, 1e4, 1e4, 1e-3], [1e9, 0.0, 0.0, 0.0], [1e4, 1e-6, 1.0, 1e8], [0.0, 0.0, 0.0, 0.0]])
+    mean = np.array([[3.0, -50.0, 20.0, 1.0], [30.0, 100.0, -100.0, 99.0], [0.0, 40.0, -10.0, 5.0], [0.0, 1e4, -1e4, 30.0]])
+    found = probabilities(mean, variance)
+    for i, k in np.ndindex(3, 4):
+        assert found[i, k] == pytest.approx(adaptive(mean[i], variance[i], k)[0], rel=1e-10, abs=1e-10)
+    assert np.isfinite(found).all()
+    assert found[3].argmax() == 1
 
 
 @pytest.mark.parametrize("small_first", [True, False])

@@ -18,7 +18,7 @@ from scipy.stats import qmc
 from nestgp import tilted
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.likelihoods import softmax_log_probabilities
-from nestgp.quadrature import probit_integrals
+from nestgp.quadrature import probit_probabilities
 from nestgp.threads import for_each, single_threaded_blas
 
 Rule = Callable[[FloatArray, FloatArray], FloatArray]
@@ -140,14 +140,16 @@ def _coupled_log_probabilities(mean: FloatArray, cov: FloatArray) -> FloatArray:
 
 
 def _independent_log_probabilities(mean: FloatArray, variance: FloatArray) -> FloatArray:
-    m, c = mean.shape
-    out = np.empty((m, c))
+    out = np.empty(mean.shape)
     mean, variance = np.ascontiguousarray(mean), np.ascontiguousarray(np.maximum(variance, 0.0))
-    scratch = np.empty((2, m, c))
-    for k in range(c):
-        log_z = np.empty(m)
-        probit_integrals(mean, variance, np.full(m, k), log_z, *scratch)
-        out[:, k] = log_z
+    starts = range(0, len(mean), _ROWS_PER_TASK)
+
+    def work(task: int) -> None:
+        part = slice(starts[task], starts[task] + _ROWS_PER_TASK)
+        probit_probabilities(mean[part], variance[part], out[part])
+
+    with single_threaded_blas() as workers:
+        for_each(work, len(starts), workers)
     return out
 
 
