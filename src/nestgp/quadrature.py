@@ -36,6 +36,13 @@ def _log_ndtr(z):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def without(k, every, others):  # type: ignore[no-untyped-def]
+    """All entries but the k-th, into ``others``."""
+    others[:k] = every[:k]
+    others[k:] = every[k + 1 :]
+
+
+@_jit
 def _log_integrand(s, mean_y, S, mean, sd):  # type: ignore[no-untyped-def]
     """log of the integrand at s, without the constant of N, and its first two derivatives."""
     d = (s - mean_y) / S
@@ -210,16 +217,16 @@ def probit_probabilities(mean, variance, log_p):  # type: ignore[no-untyped-def]
             sd[k] = math.sqrt(1.0 + variance[i, k])
             sum_of_precisions += 1.0 / (1.0 + variance[i, k])
         for k in range(c):
-            _without(k, mean[i], others)
-            _without(k, sd, other_sd)
+            without(k, mean[i], others)
+            without(k, sd, other_sd)
             mode[k] = _mode(mean[i, k], sd[k] * sd[k], others, other_sd)
             top[k] = _log_integrand(mode[k], mean[i, k], sd[k] * sd[k], others, other_sd)[0]
             low, high = min(low, mode[k] - reach * sd[k]), max(high, mode[k] + reach * sd[k])
         step = 0.7 / math.sqrt(sum_of_precisions)
         if not (high - low) / step < _MOST_NODES:  # scales too different for one grid
             for k in range(c):
-                _without(k, mean[i], others)
-                _without(k, sd, other_sd)
+                without(k, mean[i], others)
+                without(k, sd, other_sd)
                 args = (others, other_sd, scratch[0, 1:], scratch[1, 1:], scratch[2:])
                 log_p[i, k] = _integrate(mean[i, k], sd[k] * sd[k], *args)[0]
             continue
@@ -237,13 +244,6 @@ def probit_probabilities(mean, variance, log_p):  # type: ignore[no-untyped-def]
                     mass[k] += math.exp(fall)
         for k in range(c):
             log_p[i, k] = math.log(mass[k] * step / sd[k]) + top[k] - 0.5 * math.log(2.0 * math.pi)
-
-
-@_jit
-def _without(k, every, others):  # type: ignore[no-untyped-def]
-    """All entries but the k-th, into ``others``."""
-    others[:k] = every[:k]
-    others[k:] = every[k + 1 :]
 
 
 @_jit
@@ -273,8 +273,8 @@ def probit_slopes(f, y, log_p, slope):  # type: ignore[no-untyped-def]
     most = int(12.0 * math.sqrt(c)) + 2  # the curvature is at least 1: a weight is below 1e-16 at a distance of 8.6
     for i in range(n):
         k = y[i]
-        for j in range(p):
-            others[j] = f[i, j if j < k else j + 1] - f[i, k]
+        without(k, f[i], others)
+        others -= f[i, k]
         mode = _mode(0.0, 1.0, others, sd)
         top = _log_integrand(mode, 0.0, 1.0, others, sd)[0]
         first[:] = 0.0
@@ -309,11 +309,7 @@ def probit_hessians(f, y, log_p, slope, hessian):  # type: ignore[no-untyped-def
     second = np.empty((p, p))
     for i in range(n):
         k = y[i]
-        row = 0
-        for j in range(c):
-            if j != k:
-                others[row] = f[i, j]
-                row += 1
+        without(k, f[i], others)
         mode = _mode(f[i, k], 1.0, others, sd)
         top, _, curvature = _log_integrand(mode, f[i, k], 1.0, others, sd)
         rule = _rule(mode, math.sqrt(-1.0 / curvature), f[i, k], 1.0, others, sd, top)

@@ -9,7 +9,7 @@ import math
 import numba
 import numpy as np
 
-from nestgp.quadrature import _log_integrand
+from nestgp.quadrature import _log_integrand, without
 
 _jit = numba.njit(cache=True, nogil=True)
 
@@ -64,11 +64,7 @@ def draw_auxiliary(f, y, rng, v):  # type: ignore[no-untyped-def]
     ones = np.ones(c - 1)
     for i in range(n):
         k = y[i]
-        row = 0
-        for j in range(c):
-            if j != k:
-                others[row] = f[j, i]
-                row += 1
+        without(k, f[:, i], others)
         largest = _largest(f[k, i], others, ones, rng)
         v[k, i] = largest
         for j in range(c):
