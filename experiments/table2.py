@@ -80,6 +80,7 @@ CAVEATS = (
     "that scikit-learn's Gaussian process starts at; seconds without warm-up, the best of up to three if they are short",
     "MCMC: chains end at the first of several lengths at which every test probability has R-hat < 1.01 and ESS >= 400; looking "
     "at them repeatedly lets some pass by luck",
+    "MCMC: where chains were interrupted, their seconds are those of the last run",
     f"random forest: one vote in {TREES} + 1 is spread over all classes, so that no class has probability zero",
 )
 QUICK_CAVEAT = "GPflow and GPyTorch are no part of a quick run"
