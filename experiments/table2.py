@@ -396,7 +396,7 @@ def recall(experiment: Experiment, wanted: Callable[[str], bool]) -> None:
         return
     for name, data in record["results"].items():
         sizes = [len(split.y_test) for split in chosen_splits(load(name), experiment.quick)]
-        known = {method: apart(row, sizes) for method, row in data["methods"].items()} | data["some_folds"]
+        known = {method: apart(row, sizes) for method, row in data["methods"].items()} | data.get("some_folds", {})
         for method, folds in known.items():
             for key, row in ((f"{name}/{method}/{fold}", row) for fold, row in folds.items()):
                 if not wanted(key):

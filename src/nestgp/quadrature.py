@@ -13,7 +13,7 @@ import math
 import numba
 import numpy as np
 
-from nestgp.tilted import _SQRT_HALF, log_ndtr_and_ratio
+from nestgp.tilted import log_ndtr_and_ratio
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 #: The integrand is followed until it has fallen by exp(−_DROP).
@@ -23,16 +23,6 @@ _MOST_NODES = 1000
 #: Weight, beside that of the mode, at which `probit_slopes` ends.
 _SMALLEST_WEIGHT = 1e-16
 _jit = numba.njit(cache=True, nogil=True)
-
-
-@_jit
-def _log_ndtr(z):  # type: ignore[no-untyped-def]
-    """log Φ(z) without its derivatives."""
-    if z > 8.3:
-        return -0.0  # Φ(z) rounds to one
-    if z < -8.0:
-        return log_ndtr_and_ratio(z)[0]
-    return math.log1p(-0.5 * math.erfc(z * _SQRT_HALF)) if z > 0.0 else math.log(0.5 * math.erfc(-z * _SQRT_HALF))
 
 
 @_jit
@@ -235,7 +225,7 @@ def probit_probabilities(mean, variance, log_p):  # type: ignore[no-untyped-def]
             s = low + q * step
             total = 0.0
             for k in range(c):
-                log_cdf[k] = _log_ndtr((s - mean[i, k]) / sd[k])
+                log_cdf[k] = log_ndtr_and_ratio((s - mean[i, k]) / sd[k])[0]
                 total += log_cdf[k]
             for k in range(c):
                 d = (s - mean[i, k]) / sd[k]
