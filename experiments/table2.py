@@ -62,8 +62,13 @@ REFERENCE = "EP"
 RELIABLE = ("converged", "fitted")
 #: Chains, the sweeps of their warm-up, and how many draws of each: the next if some test probability has not mixed.
 CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 3200)
-#: The same where a sweep takes seconds and there are two hyperparameters, and where so many test rows never mix sooner.
-OTHER_LENGTHS = {"usps_357": (80, (400, 560, 800)), "image_segmentation": (200, (2400, 3200, 4300, 6500))}
+#: The same where a sweep takes seconds and there are two hyperparameters, where so many test rows never mix sooner, and where
+#: hyperparameters have two hills, whose spread is not known after 150 sweeps.
+OTHER_LENGTHS = {
+    "usps_357": (80, (400, 560, 800)),
+    "image_segmentation": (200, (2400, 3200, 4300, 6500)),
+    "teaching": (450, (800, 1100, 1500, 2000, 2700, 3600, 4800)),
+}
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
 #: Draws times test rows from which only some of the draws predict.

@@ -23,6 +23,7 @@ from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropoli
 from nestgp.sampling.chain import ChainState, Problem
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import ess_bulk, summarise
+from nestgp.sampling.moves import surrogate_around
 from nestgp.sampling.surrogate import Surrogate, Whitening
 from nestgp.threads import single_threaded_if_small
 from tests.oracles._types import Array, Labels
@@ -89,11 +90,12 @@ CASES = {
 
 @cache
 def fixed_surrogate(likelihood: str) -> Surrogate:
-    """Sites for one label vector, whatever the labels are: poor ones for most of them, and valid for all."""
+    """Sites around one θ for one label vector, whatever the labels are: poor ones for most of them, and valid for all."""
     problem = tiny_problem(np.array([0, 1, 1, 2, 0]))
-    factors = problem.factors(kernels.theta(problem.kernel))
     method = NestedEP() if likelihood == "probit" else Laplace()
-    return Surrogate.of(method.infer(factors.K[0], problem.y, C), factors)
+    surrogate, _ = surrogate_around(problem, method, kernels.theta(problem.kernel), 0.5 * np.eye(2))
+    assert np.abs(surrogate.slopes).max() > 0.1
+    return surrogate
 
 
 def joint_draw(case: Case, rng: np.random.Generator) -> tuple[Problem, ChainState]:

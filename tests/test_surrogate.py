@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ def fit_of(factors: Factors, method: str = "probit") -> Any:
 
 
 class Case(NamedTuple):
-    """A problem, sites of EP at the kernel's own θ, another θ, and coordinates z, ξ (c, n) and u (n,) of a point."""
+    """A problem, sites of EP around the kernel's own θ, another θ, and coordinates z, ξ (c, n) and u (n,) of a point."""
 
     problem: Problem
     surrogate: Surrogate
@@ -58,17 +59,17 @@ class Case(NamedTuple):
 
     @property
     def whitening(self) -> Whitening:
-        return Whitening(self.surrogate, self.problem.factors(self.theta))
+        return Whitening(self.surrogate.at(self.theta), self.problem.factors(self.theta))
 
 
 def case_of(kernel: Kernel | list[Kernel]) -> Case:
     rng = np.random.default_rng(1)
     problem = problem_of(kernel)
     reference = kernels.theta(kernel)
-    factors = problem.factors(reference)
+    surrogate, _ = moves.surrogate_around(problem, METHODS["probit"], reference, 0.3 * np.eye(reference.size))
     theta = reference + 0.3 * rng.standard_normal(reference.size)
     z, xi = rng.standard_normal((2, C, N))
-    return Case(problem, Surrogate.of(fit_of(factors), factors), theta, z, xi, rng.standard_normal(N))
+    return Case(problem, surrogate, theta, z, xi, rng.standard_normal(N))
 
 
 class Affine(NamedTuple):
@@ -111,14 +112,15 @@ def test_prior_is_surrogate_posterior_times_evidence_over_sites(kernel: Kernel |
 def test_covariance_is_that_of_the_prior_and_sites(kernel: Kernel | list[Kernel]) -> None:
     """Σ = (K⁻¹ + Π/s²)⁻¹ and m = Σν/s, Π_i = diag(π_i) − π_i π_iᵀ/1ᵀπ_i."""
     case = case_of(kernel)
+    here = case.surrogate.at(case.theta)
     affine = Affine.of(case.whitening)
     trace = np.trace(case.problem.factors(case.theta).jittered, axis1=1, axis2=2)
     s = np.repeat(np.broadcast_to(np.sqrt(trace / case.surrogate.trace), C), N)
-    each = zip(case.surrogate.pi.T, np.eye(N), strict=True)
+    each = zip(here.pi.T, np.eye(N), strict=True)
     sites = sum(np.kron(np.diag(q) - np.outer(q, q) / q.sum(), np.diag(e)) for q, e in each) / np.outer(s, s)
     cov = np.linalg.inv(np.linalg.inv(affine.prior) + sites)
     np.testing.assert_allclose(affine.root @ affine.root.T, cov, rtol=0.0, atol=1e-9 * cov.max())
-    np.testing.assert_allclose(affine.mean, cov @ (case.surrogate.nu.ravel() / s), rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(affine.mean, cov @ (here.nu.ravel() / s), rtol=1e-8, atol=1e-9)
 
 
 @both_kernels
@@ -185,13 +187,43 @@ def test_two_classes_keep_the_covariance_of_the_approximation(method: str) -> No
 
 
 def test_sites_grow_with_the_kernel() -> None:
-    """K → 9 K gives f → 3 f at the same coordinates, and leaves log Z_θ as it was."""
+    """K → 9 K gives f → 3 f at the same coordinates, and leaves log Z_θ as it was, where there are no slopes."""
     case = case_of(SHARED)
+    case = case._replace(surrogate=replace(case.surrogate, slopes=None))
     larger = case._replace(theta=case.theta + np.array([np.log(9.0), 0.0, 0.0]))
     np.testing.assert_allclose(
         larger.whitening.latents(case.z, case.xi).f, 3.0 * case.whitening.latents(case.z, case.xi).f, rtol=1e-9
     )
     assert larger.whitening.log_evidence == pytest.approx(case.whitening.log_evidence, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@both_kernels
+def test_sites_follow_theta(kernel: Kernel | list[Kernel], method: str) -> None:
+    """At half a column of the metric from the middle they are nearer to the sites found there than those of the middle are."""
+    problem = problem_of(kernel)
+    middle = kernels.theta(kernel)
+    metric = np.tril(0.1 * np.eye(middle.size) + 0.02)
+    surrogate, fit = moves.surrogate_around(problem, METHODS[method], middle, metric)
+    assert fit.converged
+    for step in np.vstack([0.5 * metric.T, -0.5 * metric.T]):
+        factors = problem.factors(middle + step)
+        found = Surrogate.of(fit_of(factors, method), factors)
+        s2 = (found.trace / surrogate.trace)[:, None]
+        followed, stayed = surrogate.at(middle + step), surrogate.at(middle)
+        for exact, near, far in (
+            (found.nu * np.sqrt(s2), followed.nu, stayed.nu),
+            (np.log(found.pi * s2), np.log(followed.pi), np.log(stayed.pi)),
+        ):
+            assert np.linalg.norm(near - exact) < 0.3 * np.linalg.norm(far - exact)
+
+
+def test_sites_stay_along_what_has_no_fit() -> None:
+    case = case_of(SHARED)
+    alone = replace(case.surrogate, slopes=None, theta=None)
+    around = alone.along(kernels.theta(SHARED), np.eye(3), lambda theta: None)
+    np.testing.assert_array_equal(around.at(case.theta).pi, alone.pi)
+    np.testing.assert_array_equal(around.at(case.theta).nu, alone.nu)
 
 
 @both_kernels
@@ -237,7 +269,7 @@ def test_gradients(kernel: Kernel | list[Kernel]) -> None:
     w = at.whitening
     assert np.abs(np.log(w.s)).min() > 0.01
     by_z, by_xi, h = w.pull_back(w.s * at.slope - w.log_sites(at.latents.scaled)[1])
-    found = {"theta": w.hyper_gradient(case.z, h, at.latents, at.slope), "z": by_z, "xi": by_xi, "u": at.noise_slope}
+    found = {"theta": w.hyper_gradient(case.z, case.xi, h, at.latents, at.slope), "z": by_z, "xi": by_xi, "u": at.noise_slope}
     for name, gradient in found.items():
 
         def value(x: Array, name: str = name) -> float:

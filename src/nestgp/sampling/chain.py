@@ -108,7 +108,7 @@ class ChainState:
     def whitening(self) -> Whitening:
         """Coordinates of the latents at the current θ, kept while it stays."""
         if self._whitening is None or self._whitening.factors is not self.factors:
-            self._whitening = Whitening(self.surrogate, self.factors)
+            self._whitening = Whitening(self.surrogate.at(self.theta), self.factors)
         return self._whitening
 
     def __getstate__(self) -> dict[str, Any]:

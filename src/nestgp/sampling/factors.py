@@ -31,6 +31,11 @@ class Factors:
         self.copies = n_classes // len(self.K)
         self.n = len(X)
 
+    @property
+    def shared_or_stack(self) -> FloatArray:
+        """K as an inference takes it: (n, n) where the classes share it, else (c, n, n)."""
+        return self.K[0] if len(self.K) == 1 else self.K
+
     def times(self, stack: FloatArray, b: FloatArray) -> FloatArray:
         """stack_k b_k for b (c, n); stack (1 or c, n, n)."""
         with single_threaded_if_small(self.n):

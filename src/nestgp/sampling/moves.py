@@ -10,9 +10,10 @@ import numpy as np
 from scipy.linalg import cholesky
 
 from nestgp.arrays import FloatArray
-from nestgp.inference.result import Status
+from nestgp.inference.result import Fit, Status
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.sampling.chain import ChainState, Problem
+from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import LogDensity, StepSize, hmc_step
 from nestgp.sampling.surrogate import Latents, Surrogate, Whitening
 
@@ -78,7 +79,7 @@ def hyper_given_whitened(
             return -math.inf, theta
         try:
             here = np.array_equal(theta, state.theta)  # as at the beginning of a trajectory
-            w = state.whitening if here else Whitening(state.surrogate, problem.factors(theta))
+            w = state.whitening if here else Whitening(state.surrogate.at(theta), problem.factors(theta))
         except NotPositiveDefiniteError:
             return -math.inf, theta
         at = w.latents(z, xi)
@@ -86,7 +87,7 @@ def hyper_given_whitened(
         log_t, site_slope = w.log_sites(at.scaled)
         h = w.pull_back(w.s * slope - site_slope)[2]
         seen[:] = [(theta, at, w)]  # the end of a trajectory is its last point
-        return log_prior + log_p - log_t + w.log_evidence, prior_slope + w.hyper_gradient(z, h, at, slope)
+        return log_prior + log_p - log_t + w.log_evidence, prior_slope + w.hyper_gradient(z, xi, h, at, slope)
 
     if _hyper_trajectory(state, state.whitened_step, log_density, rng, adapt):
         theta, at, w = seen[0]
@@ -188,8 +189,8 @@ def _quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
 def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     """Call once a sweep of the warm-up; now and then it learns from the later half of the θ seen.
 
-    The metric becomes their covariance, shrunk to its diagonal, the surrogate the sites of ``inference`` at their mean, and the
-    step sizes begin anew.
+    The metric becomes their covariance, shrunk to its diagonal, the surrogate the sites of ``inference`` around their mean, and
+    the step sizes begin anew.
     """
     trace = state.hyper_trace
     trace.append(state.theta.copy())
@@ -202,8 +203,25 @@ def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
     state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)
-    factors = problem.factors(recent.mean(axis=0))
-    fit = inference.infer(factors.K[0] if len(factors.K) == 1 else factors.K, problem.y, problem.n_classes)
+    surrogate, fit = surrogate_around(problem, inference, recent.mean(axis=0), state.metric)
     if fit.status is Status.CONVERGED:
-        state.use(Surrogate.of(fit, factors))
+        state.use(surrogate)
         state.latent_step.restart(state.latent_step.value)
+
+
+def surrogate_around(problem: Problem, inference: Any, theta: FloatArray, metric: FloatArray) -> tuple[Surrogate, Fit]:
+    """Sites of ``inference`` at θ and, where θ is sampled, their slopes along the columns of the metric; and the fit at θ."""
+    middle: Fit | None = None
+
+    def fit_at(theta: FloatArray) -> tuple[Fit, Factors]:
+        factors = problem.factors(theta)
+        return inference.infer(factors.shared_or_stack, problem.y, problem.n_classes, init=middle), factors
+
+    def sites_at(theta: FloatArray) -> Surrogate | None:
+        with np.errstate(all="ignore"):
+            fit, factors = fit_at(theta)
+        return Surrogate.of(fit, factors) if fit.converged else None
+
+    fit, factors = fit_at(theta)
+    surrogate, middle = Surrogate.of(fit, factors), fit.without_factor()
+    return surrogate if problem.prior is None else surrogate.along(theta, metric, sites_at), fit

@@ -20,7 +20,7 @@ from nestgp.sampling.chain import ChainState, Problem, Sampler, run_chains
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import mixed, summarise
 from nestgp.sampling.mixture import Draws, MixturePosterior
-from nestgp.sampling.surrogate import Surrogate
+from nestgp.sampling.moves import surrogate_around
 
 #: Least and largest variance of θ along any direction that a search is believed to have seen.
 METRIC_LIMITS = (1e-4, 1.0)
@@ -104,12 +104,10 @@ def at_mode(problem: Problem, found: SearchResult) -> Problem:
 def start_from(inference: Any, problem: Problem, rng: np.random.Generator, step: StepSize) -> ChainState:
     """A chain near the mode of θ and the means of an approximation there, at a distance from it so that chains begin apart."""
     theta = problem.first_theta
-    factors = problem.factors(theta)
-    fit = inference.infer(factors.K[0] if len(factors.K) == 1 else factors.K, problem.y, problem.n_classes)
-    surrogate = Surrogate.of(fit, factors)
+    surrogate, fit = surrogate_around(problem, inference, theta, problem.first_metric)
     if problem.prior is not None:
         theta = np.clip(theta + problem.first_metric @ rng.standard_normal(theta.size), *kernels.bounds(problem.kernel).T)
-        factors = problem.factors(theta)
+    factors = problem.factors(theta)
     mean = fit.posterior.mean.T if np.isfinite(fit.log_evidence) else 0.0
     f = np.ascontiguousarray(mean + 0.3 * factors.draw_prior(rng))
     return ChainState(theta, f, factors, surrogate, step, problem.first_metric)
