@@ -189,8 +189,8 @@ def _quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
 def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     """Call once a sweep of the warm-up; now and then it learns from the later half of the θ seen.
 
-    The metric becomes their covariance, shrunk to its diagonal, the surrogate the sites of ``inference`` around their mean, and
-    the step sizes begin anew.
+    The metric becomes their covariance, shrunk to its diagonal, the surrogate the sites of ``inference`` around their mean, jumps
+    lead to near them, and the step sizes begin anew.
     """
     trace = state.hyper_trace
     trace.append(state.theta.copy())
@@ -203,6 +203,7 @@ def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
     state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)
+    state.met, state.jump_rate = recent, 1.0
     surrogate, fit = surrogate_around(problem, inference, recent.mean(axis=0), state.metric)
     if fit.status is Status.CONVERGED:
         state.use(surrogate)

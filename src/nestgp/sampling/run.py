@@ -49,7 +49,7 @@ def run(
     search : where their chains begin; None: made here, with the sampler's approximation.
     noisy : whether draws are of auxiliary variables (see :class:`MixturePosterior`).
     """
-    for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1), ("updates", 1)):
+    for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1), ("updates", 1), ("jumps", 0)):
         value = getattr(sampler, name, least)
         if not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name}={value!r}: use an integer >= {least}")
