@@ -81,7 +81,7 @@ class Surrogate:
 
     def at(self, theta: FloatArray) -> Surrogate:
         """The sites of another θ."""
-        if self.slopes is None:
+        if self.slopes is None or self.theta is None:
             return self
         log_growth, shift = np.einsum("qpkn,p->qkn", self.slopes, theta - self.theta)
         return replace(self, pi=self.pi * np.exp(log_growth), nu=self.nu + shift, theta=theta)
