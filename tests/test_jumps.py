@@ -133,3 +133,15 @@ def test_two_hills_have_their_shares(tries: int) -> None:
     error = shares.std() / np.sqrt(ess_bulk(shares))
     assert error < 0.04
     assert abs(shares.mean() - expected) < 4.0 * error
+
+
+@pytest.mark.parametrize(("tried", "accepted", "goes_on"), [(0, 0.0, True), (60, 0.1, False), (60, 3.0, True), (40, 0.0, True)])
+def test_no_jumps_where_warm_up_saw_hardly_one_accepted(tried: int, accepted: float, goes_on: bool) -> None:
+    problem = Problem(ConstantKernel(3.0) * RBF(0.8), X4, Y4, C, HalfStudentT(), np.ones(2))
+    theta = kernels.theta(problem.kernel)
+    state = state_at(problem, theta, 0.3 * np.eye(2), theta[None], np.random.default_rng(0))
+    state.jumps_tried, state.jumps_accepted = tried, accepted
+    rng: Any = _AlwaysAccepts(1)
+    jumps.hyper_jumps(problem, Gibbs.approximation, partial(log_likelihood, Y4), state, rng, False, 1)
+    assert (not np.array_equal(state.theta, theta)) is goes_on
+    assert state.jumps_tried == tried  # only warm-up counts

@@ -30,8 +30,8 @@ from nestgp.sampling.surrogate import Surrogate, Whitening
 
 #: Width h of the kernel density, in units of the metric.
 WIDTH = 0.5
-#: Share of jumps accepted from which they are worth their time, and the weight of one in its running average.
-WORTHWHILE, MEMORY = 0.01, 0.05
+#: Share of jumps accepted from which they are worth their time, and the tries from which it is believed.
+WORTHWHILE, ENOUGH = 0.01, 50
 
 
 def hyper_jumps(
@@ -44,7 +44,8 @@ def hyper_jumps(
     tries: int,
 ) -> None:
     """Some tries of a jump to near one of ``state.met``; none where warm-up has seen that hardly one is accepted."""
-    if not tries or not len(state.met) or (not adapt and state.jump_rate < WORTHWHILE):
+    seldom = state.jumps_tried >= ENOUGH and state.jumps_accepted < WORTHWHILE * state.jumps_tried
+    if not tries or not len(state.met) or (seldom and not adapt):
         return
     here = _refit(problem, inference, state.theta)
     for _ in range(tries):
@@ -52,7 +53,8 @@ def hyper_jumps(
             return
         here, acceptance = _jump(problem, inference, likelihood, state, here, rng)
         if adapt:
-            state.jump_rate += MEMORY * (acceptance - state.jump_rate)
+            state.jumps_tried += 1
+            state.jumps_accepted += acceptance
 
 
 def _jump(
