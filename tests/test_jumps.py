@@ -120,9 +120,9 @@ def test_two_hills_have_their_shares(tries: int) -> None:
     for chain, centre in enumerate(hills.centres):
         rng = np.random.default_rng(chain)
         state = state_at(problem, np.array([centre]), np.array([[0.2]]), hills.centres[:, None], rng)
-        state.whitened_step.restart(0.3)
+        state.whitened_step.restart(0.5)
         draws = []
-        for _ in range(400 if tries else 20):
+        for _ in range(250 if tries else 20):
             sampler.sweep(problem, state, rng, False)
             draws.append(float(state.theta[0] < 0.0))
         first.append(draws)
@@ -131,7 +131,7 @@ def test_two_hills_have_their_shares(tries: int) -> None:
         assert shares.mean(axis=1).tolist() == [1.0, 0.0]
         return
     error = shares.std() / np.sqrt(ess_bulk(shares))
-    assert error < 0.04
+    assert error < 0.05
     assert abs(shares.mean() - expected) < 4.0 * error
 
 
