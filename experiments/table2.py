@@ -69,8 +69,8 @@ OTHER_LENGTHS = {
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (450, (700, 900, 1200, 1600, 2100, 2800, 3700, 5000)),
 }
-#: Tries of a jump between hills of the hyperparameters in every sweep; where there is one hill and a fit takes a second, none.
-JUMPS = {"teaching": 2, "usps_357": 0}
+#: Tries of a jump between hills of the hyperparameters in every sweep, where it is known that there are two.
+JUMPS = {"teaching": 10}
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
 #: Draws times test rows from which only some of the draws predict.
@@ -150,7 +150,7 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
     stem = key.replace("/", "-")
     warmup, lengths = (10, (10,)) if experiment.quick else OTHER_LENGTHS.get(dataset.name, (WARMUP, DRAWS))
     for draws in lengths:
-        chains, jumps = 2 if experiment.quick else CHAINS, JUMPS.get(dataset.name, 1)
+        chains, jumps = 2 if experiment.quick else CHAINS, JUMPS.get(dataset.name, Gibbs.jumps)
         sampler = Gibbs(draws, warmup, chains, jumps=jumps, checkpoint=str(folder / stem))
         jobs = None if experiment.quick else -1  # a chain per core
         clf = GPClassifier(starting_kernel(dataset), inference=sampler, random_state=experiment.seed, n_jobs=jobs)

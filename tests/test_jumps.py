@@ -58,20 +58,25 @@ class _AlwaysAccepts:
 
 
 def test_ratio_is_that_of_the_joint_density_and_the_proposal() -> None:
-    """p(θ) p(f | θ) p(y | f)/(g(θ) q_θ(f)) after and before, with the Gaussian q_θ that EP has for f at θ."""
+    """p(θ) p(f | θ) p(y | f)/(g(θ) q_θ(f)) after and before, q_θ with the sites that EP has at the nearest θ_j."""
     kernel = ConstantKernel(3.0) * RBF(0.8)
     problem = Problem(kernel, X4, Y4, C, HalfStudentT(), np.ones(2))
     method, metric, theta = NestedEP(tol=1e-10), np.array([[0.6, 0.0], [0.1, 0.4]]), kernels.theta(kernel)
     likelihood = partial(log_likelihood, Y4)
-    ratios = []
+    ratios, nearest = [], []
     for seed in range(8):
-        state = state_at(problem, theta + 0.2, metric, theta[None], np.random.default_rng(seed))
+        state = state_at(problem, theta + 0.2, metric, theta + np.array([[0.0, 0.0], [0.5, 0.3]]), np.random.default_rng(seed))
+        state.met, state.met_sites = jumps._with_sites(problem, method, state.met)
 
         def log_weight(state: ChainState) -> float:
             K = block_diag(*[state.factors.jittered[0]] * C)
-            fit = method.infer(state.factors.K[0], Y4, C)
+            apart = [np.linalg.norm(np.linalg.solve(metric, state.theta - near)) for near in state.met]
+            nearest.append(int(np.argmin(apart)))
+            K_near = problem.factors(state.met[nearest[-1]]).K[0]
+            s2 = np.trace(state.factors.jittered[0]) / np.trace(K_near)
+            fit = method.infer(K_near, Y4, C)
             assert fit.site_moments is not None
-            precision, location = fit.site_moments()
+            precision, location = fit.site_moments()[0] / s2, fit.site_moments()[1] / np.sqrt(s2)
             sites = sum(np.kron(P, np.diag(e)) for P, e in zip(precision, np.eye(4), strict=True))
             cov = np.linalg.inv(np.linalg.inv(K) + sites)
             f = state.f.ravel()
@@ -80,14 +85,15 @@ def test_ratio_is_that_of_the_joint_density_and_the_proposal() -> None:
             return float(log_p - log_q - jumps.log_proposal(state.theta, state.met, metric))
 
         before = log_weight(state)
-        here = jumps._refit(problem, method, state.theta)
+        here = jumps._whitened(problem, state, state.theta)
         assert here is not None
         rng: Any = _AlwaysAccepts(seed)
-        there, acceptance = jumps._jump(problem, method, likelihood, state, here, rng)
+        there, acceptance = jumps._jump(problem, likelihood, state, here, rng)
         assert there is not here
         ratios.append((np.log(acceptance), min(0.0, log_weight(state) - before)))
     found, expected = np.array(ratios).T
     assert (expected < 0.0).sum() >= 3
+    assert set(nearest) == {0, 1}
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5)
 
 

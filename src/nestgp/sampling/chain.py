@@ -86,7 +86,8 @@ class ChainState:
     theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
     surrogate : sites that the latents are whitened with, fixed after warm-up.
     metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
-    met : (m, p) hyperparameters that jumps lead to near; jumps_tried, jumps_accepted : in warm-up, since they are what they are.
+    met, met_sites : (m, p) hyperparameters that jumps lead to near, and the sites there, once they are asked for;
+        jumps_tried, jumps_accepted : in warm-up, since these are what they are.
     warmup_left : sweeps of the warm-up after this one.
     latent_step, whitened_step, hyper_step : step sizes of the latents, of θ given whitened latents, and of θ given v or f.
     """
@@ -100,6 +101,7 @@ class ChainState:
     whitened_step: StepSize = field(default_factory=lambda: StepSize(0.2, 0.65))
     hyper_step: StepSize = field(default_factory=lambda: StepSize(0.2))
     met: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    met_sites: tuple[Surrogate, ...] = ()
     jumps_tried: int = 0
     jumps_accepted: float = 0.0
     v: FloatArray = field(default_factory=lambda: np.empty(0))

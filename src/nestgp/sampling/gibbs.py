@@ -51,7 +51,7 @@ class Gibbs:
     thin: int = 1
     latent_move: str = "hmc"
     hyper: str = "surrogate"
-    jumps: int = 1
+    jumps: int = 5
     checkpoint: str | None = None
 
     likelihood: ClassVar[str] = "probit"

@@ -4,13 +4,13 @@ Trajectories of HMC cross no valley. A jump proposes θ near one that warm-up ha
 
     g(θ) = mean_j N(θ | θ_j, h² C Cᵀ),    C the metric,
 
-and holds the whitened latents (z, ξ) of :mod:`nestgp.sampling.surrogate` fixed, under the sites that the approximation finds at
-each of the two θ. They are a function of θ alone, as every fit begins from nothing, so that their density is still
+and holds the whitened latents (z, ξ) of :mod:`nestgp.sampling.surrogate` fixed, under the sites that the approximation has at the
+nearest θ_j. They are a function of θ alone, so that the density is still
 
     p(θ, z, ξ | y) ∝ p(θ) Z_θ N(z) N(ξ) p(y | f)/t_θ(f),
 
-and f moves along to what fits the data there: sites found elsewhere would leave it far from that. A jump is accepted by the ratio
-of this density to g, whatever θ_j were met: few of them only make for few jumps.
+and f moves along to what fits the data there: the sites of one hill would leave it far from that on another. A jump is accepted
+by the ratio of this density to g, whatever θ_j were met: few of them only make for few jumps.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from nestgp.sampling.surrogate import Surrogate, Whitening
 
 #: Width h of the kernel density, in units of the metric.
 WIDTH = 0.5
+#: Most θ_j; each costs a fit.
+MOST_MET = 100
 #: Share of jumps accepted from which they are worth their time, and the tries from which it is believed.
 WORTHWHILE, ENOUGH = 0.01, 50
 
@@ -47,25 +49,29 @@ def hyper_jumps(
     seldom = state.jumps_tried >= ENOUGH and state.jumps_accepted < WORTHWHILE * state.jumps_tried
     if not tries or not len(state.met) or (seldom and not adapt):
         return
-    here = _refit(problem, inference, state.theta)
+    if not state.met_sites:
+        state.met, state.met_sites = _with_sites(problem, inference, state.met)
+        if not state.met_sites:
+            return
+    here = _whitened(problem, state, state.theta)
     for _ in range(tries):
         if here is None:
             return
-        here, acceptance = _jump(problem, inference, likelihood, state, here, rng)
+        here, acceptance = _jump(problem, likelihood, state, here, rng)
         if adapt:
             state.jumps_tried += 1
             state.jumps_accepted += acceptance
 
 
 def _jump(
-    problem: Problem, inference: Any, likelihood: LogLikelihood, state: ChainState, here: Whitening, rng: np.random.Generator
+    problem: Problem, likelihood: LogLikelihood, state: ChainState, here: Whitening, rng: np.random.Generator
 ) -> tuple[Whitening, float]:
     """One try from ``here``: where the chain is after it, and its acceptance probability."""
     near = state.met[rng.integers(len(state.met))]
     theta = near + WIDTH * state.metric @ rng.standard_normal(near.size)
     z, xi = here.coordinates(state.f, rng)
     uniform = rng.random()
-    there = _refit(problem, inference, theta) if math.isfinite(problem.log_prior(theta)[0]) else None
+    there = _whitened(problem, state, theta) if math.isfinite(problem.log_prior(theta)[0]) else None
     if there is None:
         return here, 0.0
 
@@ -82,18 +88,33 @@ def _jump(
     return there, acceptance
 
 
-def _refit(problem: Problem, inference: Any, theta: FloatArray) -> Whitening | None:
-    """Coordinates of the sites at θ; None where there is no fit, and so no jump to or from."""
-    try:
+def _with_sites(problem: Problem, inference: Any, met: FloatArray) -> tuple[FloatArray, tuple[Surrogate, ...]]:
+    """Some of the θ_j, and the sites at each; those without a fit are left out."""
+    found: list[tuple[FloatArray, Surrogate]] = []
+    for theta in met[:: -(-len(met) // MOST_MET)]:
         factors = problem.factors(theta)
-        with np.errstate(all="ignore"):
-            fit = inference.infer(factors.shared_or_stack, problem.y, problem.n_classes)
-        return Whitening(Surrogate.of(fit, factors), factors) if fit.converged else None
+        fit = inference.infer(factors.shared_or_stack, problem.y, problem.n_classes)
+        if fit.converged:
+            found.append((theta, Surrogate.of(fit, factors)))
+    thetas, sites = zip(*found, strict=True) if found else ((), ())
+    return np.array(thetas), sites
+
+
+def _whitened(problem: Problem, state: ChainState, theta: FloatArray) -> Whitening | None:
+    """Coordinates of the nearest sites; None where K has no factor."""
+    try:
+        nearest = int(_distances(theta, state.met, state.metric).argmin())
+        return Whitening(state.met_sites[nearest], problem.factors(theta))
     except NotPositiveDefiniteError:
         return None
 
 
 def log_proposal(theta: FloatArray, met: FloatArray, metric: FloatArray) -> float:
     """log g(θ) up to a constant; met (m, p), metric (p, p) lower triangular."""
-    x = solve_triangular(WIDTH * metric, (theta - met).T, lower=True)
-    return float(logsumexp(-0.5 * np.einsum("pm,pm->m", x, x)))
+    return float(logsumexp(-0.5 * _distances(theta, met, metric) / WIDTH**2))
+
+
+def _distances(theta: FloatArray, met: FloatArray, metric: FloatArray) -> FloatArray:
+    """Squared distances (m,) of θ to every θ_j, in units of the metric."""
+    x = solve_triangular(metric, (theta - met).T, lower=True)
+    return np.einsum("pm,pm->m", x, x)

@@ -39,7 +39,7 @@ class SoftmaxSampler(ABC):
     n_chains: int = 4
     thin: int = 1
     updates: int = 1
-    jumps: int = 1
+    jumps: int = 5
     checkpoint: str | None = None
 
     likelihood: ClassVar[str] = "softmax"

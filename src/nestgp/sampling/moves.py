@@ -203,7 +203,7 @@ def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
     state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)
-    state.met, state.jumps_tried, state.jumps_accepted = recent, 0, 0.0
+    state.met, state.met_sites, state.jumps_tried, state.jumps_accepted = recent, (), 0, 0.0
     surrogate, fit = surrogate_around(problem, inference, recent.mean(axis=0), state.metric)
     if fit.status is Status.CONVERGED:
         state.use(surrogate)
