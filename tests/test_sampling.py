@@ -6,6 +6,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,11 +25,11 @@ from nestgp.hyper import HalfStudentT, Objective
 from nestgp.inference.result import Status
 from nestgp.predict import exact_log_probabilities, softmax_exact_log_probabilities
 from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis, chain
-from nestgp.sampling.chain import Problem
+from nestgp.sampling.chain import METRIC_UPDATES, Problem
 from nestgp.sampling.factors import JITTER, Factors
 from nestgp.sampling.mixing import ess_bulk, summarise
 from nestgp.sampling.mixture import Draws, MixturePosterior
-from nestgp.sampling.moves import METRIC_UPDATES, _gaussian, learn_metric
+from nestgp.sampling.moves import _gaussian, learn_metric
 from nestgp.sampling.run import at_mode, find_mode
 from nestgp.sampling.surrogate import Surrogate
 from tests.oracles._types import Array
@@ -321,6 +322,34 @@ def test_resumed_equals_uninterrupted(at: int, tmp_path: Path, monkeypatch: pyte
         draws_of(sampler, 4, HalfStudentT())
     restore()
     assert_same(draws_of(sampler, 4, HalfStudentT()), whole)
+
+
+# Warm-up is long enough for places to jump to. Sweep 120 is in that of the second chain, 190 among its draws.
+@pytest.mark.parametrize("at", [120, 190])
+def test_resumed_equals_uninterrupted_where_chains_share(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = short(n_warmup=76, n_draws=20, latent_move="slice")
+    whole = draws_of(sampler, 4, HalfStudentT())
+    sampler = replace(sampler, checkpoint=str(tmp_path / "run"))
+    monkeypatch.setattr(chain, "CHECKPOINT_SECONDS", -1.0)
+    restore = interrupt_at(monkeypatch, at)
+    nothing_drawn_yet: AbstractContextManager[Any] = pytest.raises(KeyboardInterrupt) if at == 120 else nullcontext()
+    with pytest.warns(UserWarning, match="interrupted after"), nothing_drawn_yet:
+        draws_of(sampler, 4, HalfStudentT())
+    restore()
+    assert_same(draws_of(sampler, 4, HalfStudentT()), whole)
+
+
+def test_chains_know_the_places_of_all(tmp_path: Path) -> None:
+    sampler = short(n_warmup=80, checkpoint=str(tmp_path / "run"))
+    draws_of(sampler, prior=HalfStudentT())
+    states = [pickle.loads((tmp_path / f"run.chain{k}.pkl").read_bytes())[1][0] for k in range(2)]
+    places = np.concatenate([state.places for state in states])
+    assert len(places) == METRIC_UPDATES[0]  # the later half of each chain's
+    for state in states:
+        assert len(state.met) == len(state.met_sites) > 40
+        assert set(state.met[:, 0]) <= set(places[:, 0])
+        assert set(state.met[:, 0]) & set(states[0].places[:, 0])
+        assert set(state.met[:, 0]) & set(states[1].places[:, 0])
 
 
 def test_finished_run_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import pickle
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,11 @@ from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.mixing import ess_bulk
 from nestgp.sampling.surrogate import Surrogate, Whitening
 from nestgp.threads import single_threaded_if_small
+
+#: Warm-up sweeps after which the metric of the hyperparameters is learnt.
+METRIC_UPDATES = (50, 150, 400, 1000)
+#: Sweeps that must be left of it then, to tune the step sizes.
+TUNING = 25
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,9 @@ class ChainState:
     theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
     surrogate : sites that the latents are whitened with, fixed after warm-up.
     metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
-    met, met_sites : (m, p) hyperparameters that jumps lead to near, and the sites there, once they are asked for;
-        jumps_tried, jumps_accepted : in warm-up, since these are what they are.
+    places : (m, p) hyperparameters that this chain has met in warm-up.
+    met, met_sites, shared : those that jumps lead to near, the sites there once they are asked for, whether of all chains.
+    jumps_tried, jumps_accepted : in warm-up, since it is learnt where to.
     warmup_left : sweeps of the warm-up after this one.
     latent_step, whitened_step, hyper_step : step sizes of the latents, of θ given whitened latents, and of θ given v or f.
     """
@@ -100,7 +106,9 @@ class ChainState:
     metric: FloatArray
     whitened_step: StepSize = field(default_factory=lambda: StepSize(0.2, 0.65))
     hyper_step: StepSize = field(default_factory=lambda: StepSize(0.2))
+    places: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     met: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    shared: bool = False
     met_sites: tuple[Surrogate, ...] = ()
     jumps_tried: int = 0
     jumps_accepted: float = 0.0
@@ -191,33 +199,67 @@ class _Progress:
         print(f"{before}{line}", end=after, file=sys.stderr, flush=True)
 
 
+@dataclass
+class Chain:
+    """A chain under way: what a checkpoint holds, and whether an interrupt has ended it."""
+
+    state: ChainState
+    records: list[Record]
+    sweep: int
+    rng: np.random.Generator
+    stopped: bool = False
+
+
 def run_chains(
     sampler: Sampler, problem: Problem, rng: np.random.Generator, n_jobs: int | None = None, verbose: int = 0
 ) -> list[list[Record]]:
-    """Draws of every chain. Chains are independent streams of ``rng``: the same seed gives the same draws whatever n_jobs."""
+    """Draws of every chain, each a stream of ``rng`` of its own: the same seed gives the same draws whatever n_jobs.
+
+    They share one thing: where all of them have been in warm-up, for jumps to lead to.
+    """
     if sampler.checkpoint is not None:
         Path(sampler.checkpoint).parent.mkdir(parents=True, exist_ok=True)  # now, and not when the first draws are to be kept
     streams = rng.spawn(sampler.n_chains)
     mark = fingerprint(sampler, problem, streams[0])
     total = sampler.n_warmup + sampler.n_draws * sampler.thin
-    if n_jobs in (None, 1):
-        chains: list[list[Record]] = []
-        for k, stream in enumerate(streams):
-            records, stopped = run_chain(sampler, problem, stream, k, mark, _Progress(k, total) if verbose else None)
-            if records:
-                chains.append(records)
-            if stopped:
-                break
-    else:
-        shown = [_Progress(k, total, alone=False) if verbose else None for k in range(sampler.n_chains)]
-        each = zip(streams, shown, strict=True)
-        jobs = (delayed(run_chain)(sampler, problem, stream, k, mark, line) for k, (stream, line) in enumerate(each))
-        chains = [records for records, _ in Parallel(n_jobs=n_jobs)(jobs)]
+    alone = n_jobs in (None, 1)
+    shown = [_Progress(k, total, alone) if verbose else None for k in range(sampler.n_chains)]
+    run = partial(run_chain, sampler, problem, mark)
+    chains: list[Chain] = []
+    if problem.prior is not None and sampler.n_warmup >= METRIC_UPDATES[0] + TUNING:
+        begun = [(stream, k, line, sampler.n_warmup) for k, (stream, line) in enumerate(zip(streams, shown, strict=True))]
+        chains = _run_each(run, begun, n_jobs)
+    if not any(chain.stopped for chain in chains):
+        _share_places(chains)
+        so_far: list[Chain | None] = [*chains] or [None] * sampler.n_chains
+        each = [(stream, k, line, total, old) for k, (stream, line, old) in enumerate(zip(streams, shown, so_far, strict=True))]
+        chains = _run_each(run, each, n_jobs)
     if verbose:
         print(file=sys.stderr)
-    if not chains:
+    drawn = [chain.records[: sampler.n_draws] for chain in chains if chain.records]
+    if not drawn:
         raise KeyboardInterrupt("sampling was interrupted before the first draw")
-    return _rectangular(chains)
+    return _rectangular(drawn)
+
+
+def _run_each(run: Callable[..., Chain], each: list[tuple[Any, ...]], n_jobs: int | None) -> list[Chain]:
+    """All chains, beside each other or one by one until one is interrupted."""
+    if n_jobs not in (None, 1):
+        return list(Parallel(n_jobs=n_jobs)(delayed(run)(*args) for args in each))
+    chains: list[Chain] = []
+    for args in each:
+        chains.append(run(*args))
+        if chains[-1].stopped:
+            break
+    return chains
+
+
+def _share_places(chains: list[Chain]) -> None:
+    """Jumps of every chain lead to near where any has been: a hill that one has met is known to all."""
+    places = np.concatenate([chain.state.places for chain in chains]) if chains else np.empty((0, 0))
+    for state in (chain.state for chain in chains):
+        if not state.shared:
+            state.met, state.met_sites, state.shared = places, (), True
 
 
 def _rectangular(chains: list[list[Record]]) -> list[list[Record]]:
@@ -228,41 +270,53 @@ def _rectangular(chains: list[list[Record]]) -> list[list[Record]]:
 
 
 def run_chain(
-    sampler: Sampler, problem: Problem, rng: np.random.Generator, chain: int, mark: str, progress: _Progress | None = None
-) -> tuple[list[Record], bool]:
-    """One chain, continued from its checkpoint, also to more draws than that was for; an interrupt keeps what was drawn."""
-    path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{chain}.pkl")
-    saved = _load(path, mark)
-    if saved is None:
-        state, records, begin = sampler.start(problem, rng), [], 0
+    sampler: Sampler,
+    problem: Problem,
+    mark: str,
+    rng: np.random.Generator,
+    number: int,
+    progress: _Progress | None,
+    until: int,
+    so_far: Chain | None = None,
+) -> Chain:
+    """One chain up to a sweep, continued from ``so_far`` or its checkpoint; an interrupt keeps what was drawn."""
+    path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{number}.pkl")
+    if so_far is not None:
+        chain = so_far
+    elif (saved := _load(path, mark)) is not None:
+        chain = Chain(*saved)
     else:
-        state, records, begin, rng = saved
-    total = sampler.n_warmup + sampler.n_draws * sampler.thin
+        chain = Chain(sampler.start(problem, rng), [], 0, rng)
+    state, begin = chain.state, chain.sweep
     last_saved = time.monotonic()
-    sweep = begin
     try:
-        for sweep in range(begin, total):
+        for sweep in range(begin, until):
+            chain.sweep = sweep
             warmup = sweep < sampler.n_warmup
             if sweep == sampler.n_warmup:
                 for step in (state.latent_step, state.whitened_step, state.hyper_step):
                     step.freeze()
             state.warmup_left = sampler.n_warmup - sweep - 1
             with single_threaded_if_small(len(problem.X)):  # once a sweep: every matrix product inside would ask again
-                sampler.sweep(problem, state, rng, warmup)
+                sampler.sweep(problem, state, chain.rng, warmup)
             kept = not warmup and (sweep - sampler.n_warmup + 1) % sampler.thin == 0
             if kept:
-                records.append(sampler.record(problem, state))
+                chain.records.append(sampler.record(problem, state))
+            chain.sweep = sweep + 1
             if progress is not None:
-                progress.show(sweep, warmup, state, float(np.log(records[-1].probability).sum()) if kept else None)
+                latest = float(np.log(chain.records[-1].probability).sum()) if kept else None
+                progress.show(sweep, warmup, state, latest)
             if path is not None and time.monotonic() - last_saved > CHECKPOINT_SECONDS:
-                _save(path, mark, (state, records, sweep + 1, rng))
+                _save(path, mark, chain)
                 last_saved = time.monotonic()
     except KeyboardInterrupt:
-        warnings.warn(f"chain {chain} interrupted after {sweep} of {total} sweeps: its draws are kept", stacklevel=2)
-        return records, True
-    if path is not None and begin < total:
-        _save(path, mark, (state, records, total, rng))
-    return records[: sampler.n_draws], False
+        total = sampler.n_warmup + sampler.n_draws * sampler.thin
+        warnings.warn(f"chain {number} interrupted after {chain.sweep} of {total} sweeps: its draws are kept", stacklevel=2)
+        chain.stopped = True
+        return chain
+    if path is not None and begin < until:
+        _save(path, mark, chain)
+    return chain
 
 
 #: Seconds between two checkpoints of a chain.
@@ -277,9 +331,9 @@ def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) ->
     return str(joblib.hash((*parts, rng.bit_generator.state)))
 
 
-def _save(path: Path, mark: str, content: Any) -> None:
+def _save(path: Path, mark: str, chain: Chain) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(pickle.dumps((mark, content)))
+    temporary.write_bytes(pickle.dumps((mark, (chain.state, chain.records, chain.sweep, chain.rng))))
     os.replace(temporary, path)
 
 

@@ -12,7 +12,7 @@ from scipy.linalg import cholesky
 from nestgp.arrays import FloatArray
 from nestgp.inference.result import Fit, Status
 from nestgp.lapack import NotPositiveDefiniteError
-from nestgp.sampling.chain import ChainState, Problem
+from nestgp.sampling.chain import METRIC_UPDATES, TUNING, ChainState, Problem
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import LogDensity, StepSize, hmc_step
 from nestgp.sampling.surrogate import Latents, Surrogate, Whitening
@@ -24,10 +24,6 @@ NoisyLogLikelihood = Callable[[FloatArray, FloatArray], tuple[float, FloatArray,
 
 #: Most leapfrog steps of a trajectory in θ, and of one in the latents.
 HYPER_LEAPFROG, LATENT_LEAPFROG = 16, 40
-#: Warm-up sweeps after which the metric of the hyperparameters is learnt.
-METRIC_UPDATES = (50, 150, 400, 1000)
-#: Sweeps that must be left of it then, to tune the step sizes.
-TUNING = 25
 #: Draws that the metric's diagonal counts for, against the covariances seen.
 METRIC_SHRINKAGE = 10
 #: No coordinate of a draw of N(0, I) is ever this large: a trajectory beyond has left the world.
@@ -203,7 +199,8 @@ def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
     state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)
-    state.met, state.met_sites, state.jumps_tried, state.jumps_accepted = recent, (), 0, 0.0
+    state.places = state.met = recent
+    state.met_sites, state.shared, state.jumps_tried, state.jumps_accepted = (), False, 0, 0.0
     surrogate, fit = surrogate_around(problem, inference, recent.mean(axis=0), state.metric)
     if fit.status is Status.CONVERGED:
         state.use(surrogate)
