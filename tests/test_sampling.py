@@ -6,7 +6,6 @@ import pickle
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -310,29 +309,24 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], No
     return lambda: monkeypatch.setattr(Gibbs, "sweep", original)
 
 
-# Sweep 2 is in the first chain's warm-up, 7 among its draws, 11 in the second chain's warm-up, 17 among its draws.
-@pytest.mark.parametrize("at", [2, 7, 11, 17])
-def test_resumed_equals_uninterrupted(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = draws_of(short(), 4, HalfStudentT())
-    sampler = short(checkpoint=str(tmp_path / "run"))
-    monkeypatch.setattr(chain, "CHECKPOINT_SECONDS", -1.0)
-    restore = interrupt_at(monkeypatch, at)
-    nothing_drawn_yet: AbstractContextManager[Any] = pytest.raises(KeyboardInterrupt) if at == 2 else nullcontext()
-    with pytest.warns(UserWarning, match="interrupted after"), nothing_drawn_yet:
-        draws_of(sampler, 4, HalfStudentT())
-    restore()
-    assert_same(draws_of(sampler, 4, HalfStudentT()), whole)
+#: Warm-up long enough for places to jump to, which all chains must have gone through before the first draw.
+SHARING = {"n_warmup": 76, "n_draws": 20, "latent_move": "slice"}
 
 
-# Warm-up is long enough for places to jump to. Sweep 120 is in that of the second chain, 190 among its draws.
-@pytest.mark.parametrize("at", [120, 190])
-def test_resumed_equals_uninterrupted_where_chains_share(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = short(n_warmup=76, n_draws=20, latent_move="slice")
-    whole = draws_of(sampler, 4, HalfStudentT())
-    sampler = replace(sampler, checkpoint=str(tmp_path / "run"))
+# Sweep 2 is in the first chain's warm-up, 7 among its draws, 11 in the second chain's warm-up, 17 among its draws; where they
+# share, 120 is in the second chain's warm-up and 190 among its draws.
+@pytest.mark.parametrize(
+    ("options", "at", "drawn"),
+    [({}, 2, False), ({}, 7, True), ({}, 11, True), ({}, 17, True), (SHARING, 120, False), (SHARING, 190, True)],
+)
+def test_resumed_equals_uninterrupted(
+    options: dict[str, Any], at: int, drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = draws_of(short(**options), 4, HalfStudentT())
+    sampler = short(checkpoint=str(tmp_path / "run"), **options)
     monkeypatch.setattr(chain, "CHECKPOINT_SECONDS", -1.0)
     restore = interrupt_at(monkeypatch, at)
-    nothing_drawn_yet: AbstractContextManager[Any] = pytest.raises(KeyboardInterrupt) if at == 120 else nullcontext()
+    nothing_drawn_yet: AbstractContextManager[Any] = nullcontext() if drawn else pytest.raises(KeyboardInterrupt)
     with pytest.warns(UserWarning, match="interrupted after"), nothing_drawn_yet:
         draws_of(sampler, 4, HalfStudentT())
     restore()
