@@ -69,7 +69,7 @@ OTHER_LENGTHS = {
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (450, (700, 900, 1200, 1600, 2100, 2800, 3700, 5000)),
 }
-#: Tries of a jump between hills of the hyperparameters in every sweep, where there are two, and where there is one and a fit slow.
+#: Tries of a jump between hills of the hyperparameters in every sweep: where there are two, and where there is one hill.
 JUMPS = {"teaching": 10, "usps_357": 0}
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
