@@ -35,8 +35,6 @@ from nestgp.sites import times_precision
 
 #: Precision of a site that says nothing.
 NO_SITE = 1e-8
-
-
 #: Most that log π changes along one column of the metric: sites that say nothing on one side and little on the other.
 STEEPEST = 2.0
 
