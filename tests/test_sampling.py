@@ -6,6 +6,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,7 +24,7 @@ from nestgp import classifier as classifier_module
 from nestgp.hyper import HalfStudentT, Objective
 from nestgp.inference.result import Status
 from nestgp.predict import exact_log_probabilities, softmax_exact_log_probabilities
-from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis, chain
+from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, Ladder, ScaledMetropolis, chain
 from nestgp.sampling.chain import METRIC_UPDATES, Problem
 from nestgp.sampling.factors import JITTER, Factors
 from nestgp.sampling.mixing import ess_bulk, summarise
@@ -253,6 +254,7 @@ def assert_same(a: Any, b: Any) -> None:
 
 EVERY_SWEEP = {
     "gibbs-surrogate": short(),
+    "ladder": Ladder(6, 3, 2, rungs=2, particles=4, stages=3),
     "gibbs-collapsed": short(hyper="collapsed"),
     "gibbs-joint": short(hyper="joint", latent_move="slice"),
     "smh": ScaledMetropolis(5, 2, 2, updates=3),
@@ -262,7 +264,7 @@ EVERY_SWEEP = {
 every_sweep = pytest.mark.parametrize("sampler", EVERY_SWEEP.values(), ids=EVERY_SWEEP)
 
 
-@every_sweep
+@pytest.mark.parametrize("sampler", [each for each in EVERY_SWEEP.values() if not isinstance(each, Ladder)])
 @pytest.mark.parametrize("name", KERNELS)
 def test_state_belongs_to_one_theta(name: str, sampler: Any) -> None:
     """After every sweep the factors and the whitening are those of θ, which has moved."""
@@ -296,54 +298,34 @@ def test_thinning_keeps_every_third_sweep() -> None:
     np.testing.assert_array_equal(every.b[:, 2::3], third.b)
 
 
-def interrupt_at(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], None]:
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, calls: int, sampler: Any = Gibbs) -> Callable[[], None]:
     """Ctrl-C at the given sweep, counted over all chains; the function returned takes it away again."""
-    original, counter = Gibbs.sweep, count(1)
+    original, counter = sampler.sweep, count(1)
 
-    def sweep(self: Gibbs, *args: Any) -> None:
+    def sweep(self: Any, *args: Any) -> None:
         if next(counter) == calls:
             raise KeyboardInterrupt
         original(self, *args)
 
-    monkeypatch.setattr(Gibbs, "sweep", sweep)
-    return lambda: monkeypatch.setattr(Gibbs, "sweep", original)
+    monkeypatch.setattr(sampler, "sweep", sweep)
+    return lambda: monkeypatch.setattr(sampler, "sweep", original)
 
 
-#: Warm-up long enough for places to jump to, which all chains must have gone through before the first draw.
-SHARING = {"n_warmup": 76, "n_draws": 20, "latent_move": "slice"}
-
-
-# Sweep 2 is in the first chain's warm-up, 7 among its draws, 11 in the second chain's warm-up, 17 among its draws; where they
-# share, 120 is in the second chain's warm-up and 190 among its draws.
-@pytest.mark.parametrize(
-    ("options", "at", "drawn"),
-    [({}, 2, False), ({}, 7, True), ({}, 11, True), ({}, 17, True), (SHARING, 120, False), (SHARING, 190, True)],
-)
+# Sweep 2 is in the first chain's warm-up, 7 among its draws, 11 in the second chain's warm-up, 17 among its draws.
+@pytest.mark.parametrize(("at", "drawn"), [(2, False), (7, True), (11, True), (17, True)])
+@pytest.mark.parametrize("name", ["gibbs-surrogate", "ladder"])
 def test_resumed_equals_uninterrupted(
-    options: dict[str, Any], at: int, drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, at: int, drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = draws_of(short(**options), 4, HalfStudentT())
-    sampler = short(checkpoint=str(tmp_path / "run"), **options)
+    whole = draws_of(EVERY_SWEEP[name], 4, HalfStudentT())
+    sampler = replace(EVERY_SWEEP[name], checkpoint=str(tmp_path / "run"))
     monkeypatch.setattr(chain, "CHECKPOINT_SECONDS", -1.0)
-    restore = interrupt_at(monkeypatch, at)
+    restore = interrupt_at(monkeypatch, at, type(sampler))
     nothing_drawn_yet: AbstractContextManager[Any] = nullcontext() if drawn else pytest.raises(KeyboardInterrupt)
     with pytest.warns(UserWarning, match="interrupted after"), nothing_drawn_yet:
         draws_of(sampler, 4, HalfStudentT())
     restore()
     assert_same(draws_of(sampler, 4, HalfStudentT()), whole)
-
-
-def test_chains_know_the_places_of_all(tmp_path: Path) -> None:
-    sampler = short(n_warmup=80, checkpoint=str(tmp_path / "run"))
-    draws_of(sampler, prior=HalfStudentT())
-    states = [pickle.loads((tmp_path / f"run.chain{k}.pkl").read_bytes())[1][0] for k in range(2)]
-    places = np.concatenate([state.places for state in states])
-    assert len(places) == METRIC_UPDATES[0]  # the later half of each chain's
-    for state in states:
-        assert len(state.met) == len(state.met_sites) > 40
-        assert set(state.met[:, 0]) <= set(places[:, 0])
-        assert set(state.met[:, 0]) & set(states[0].places[:, 0])
-        assert set(state.met[:, 0]) & set(states[1].places[:, 0])
 
 
 def test_finished_run_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,6 +454,10 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (ScaledMetropolis(updates=0), "updates=0"),
         (Gibbs(latent_move="nuts"), "latent_move='nuts': use one of"),
         (Gibbs(hyper="sometimes"), "hyper='sometimes': use one of"),
+        (Ladder(rungs=0), "rungs=0: use an integer >= 1"),
+        (Ladder(particles=0), "particles=0"),
+        (Ladder(stages=0), "stages=0"),
+        (Ladder(hottest=0.0), r"hottest=0.0: use a number in \(0, 1\]"),
     ],
 )
 def test_bad_options(sampler: Any, message: str) -> None:
@@ -483,6 +469,7 @@ def test_bad_options(sampler: Any, message: str) -> None:
 
 SHORT = {
     "gibbs": partial(Gibbs, 8, 4, 2),
+    "ladder": partial(Ladder, 8, 4, 2, rungs=2, particles=4, stages=4),
     "smh": partial(ScaledMetropolis, 8, 4, 2, updates=3),
     "ess": partial(EllipticalSlice, 8, 4, 2, updates=2),
     "hmc": partial(Hamiltonian, 8, 4, 2),

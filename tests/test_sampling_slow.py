@@ -88,10 +88,6 @@ CASES = {
 }
 
 
-#: Where jumps lead to, too few and too low.
-MET = kernels.theta(tiny_problem(np.zeros(5, dtype=np.int64)).kernel) + np.array([[-1.0, 0.5], [0.5, -1.0], [0.0, 0.0]])
-
-
 @cache
 def fixed_surrogate(likelihood: str) -> Surrogate:
     """Sites around one θ for one label vector, whatever the labels are: poor ones for most of them, and valid for all."""
@@ -111,7 +107,6 @@ def joint_draw(case: Case, rng: np.random.Generator) -> tuple[Problem, ChainStat
     surrogate = fixed_surrogate(case.sampler.likelihood)
     steps = [StepSize(value) for value in (case.latent_step, case.whitened_step, case.hyper_step)]
     state = ChainState(theta, f, factors, surrogate, steps[0], np.eye(2), whitened_step=steps[1], hyper_step=steps[2])
-    state.met = MET
     return replace(problem, y=case.labels(f, rng)), state
 
 

@@ -21,7 +21,7 @@ from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference import Fit, IndependentEP, Laplace, NestedEP, QuadratureEP, Status, VariationalBayes
 from nestgp.kernel_gradient import contract
 from nestgp.posterior import ProcessPosterior
-from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, ScaledMetropolis
+from nestgp.sampling import EllipticalSlice, Gibbs, Hamiltonian, Ladder, ScaledMetropolis
 from nestgp.sampling.mixing import summarise
 from nestgp.sampling.mixture import Draws
 from nestgp.threads import single_threaded_if_small
@@ -34,7 +34,9 @@ INFERENCES: dict[str, type] = {
     "vb": VariationalBayes,
     "laplace": Laplace,
 }
-SAMPLERS: dict[str, type] = {"gibbs": Gibbs, "smh": ScaledMetropolis, "ess": EllipticalSlice, "hmc": Hamiltonian}
+SAMPLERS: dict[str, type] = {
+    "gibbs": Gibbs, "ladder": Ladder, "smh": ScaledMetropolis, "ess": EllipticalSlice, "hmc": Hamiltonian,
+}  # fmt: skip
 #: Short names for an inference with ``probabilities="tkp"``.
 WITH_TKP = {"laplace-tkp": "laplace", "ep-tkp": "ep"}
 NAMES = sorted([*INFERENCES, *WITH_TKP, *SAMPLERS])

@@ -55,3 +55,9 @@ def times_precision(pi: FloatArray, v: FloatArray) -> FloatArray:
     """Π v (c, n, …) without forming Π; pi, v : (c, n, …)."""
     out: FloatArray = pi * v
     return out - pi * (out.sum(axis=0) / pi.sum(axis=0))
+
+
+def precision_root_times(pi: FloatArray, xi: FloatArray) -> FloatArray:
+    """E ξ (c, n, …) with E_i E_iᵀ = Π_i, E_i = diag √π_i − π_i √π_iᵀ/1ᵀπ_i; pi, xi : (c, n, …)."""
+    weighted: FloatArray = np.sqrt(pi) * xi
+    return weighted - pi * (weighted.sum(axis=0) / pi.sum(axis=0))

@@ -91,9 +91,6 @@ class ChainState:
     theta (p,), f (c, n), factors : hyperparameters, latents, and the factors of K at θ; v (c, n) : auxiliary variables.
     surrogate : sites that the latents are whitened with, fixed after warm-up.
     metric : (p, p) lower triangular; θ moves in units of its columns, learnt in warm-up from ``hyper_trace``.
-    places : (m, p) hyperparameters that this chain has met in warm-up.
-    met, met_sites, shared : those that jumps lead to near, the sites there once they are asked for, whether of all chains.
-    jumps_tried, jumps_accepted : in warm-up, since it is learnt where to.
     warmup_left : sweeps of the warm-up after this one.
     latent_step, whitened_step, hyper_step : step sizes of the latents, of θ given whitened latents, and of θ given v or f.
     """
@@ -106,12 +103,6 @@ class ChainState:
     metric: FloatArray
     whitened_step: StepSize = field(default_factory=lambda: StepSize(0.2, 0.65))
     hyper_step: StepSize = field(default_factory=lambda: StepSize(0.2))
-    places: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
-    met: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
-    shared: bool = False
-    met_sites: tuple[Surrogate, ...] = ()
-    jumps_tried: int = 0
-    jumps_accepted: float = 0.0
     v: FloatArray = field(default_factory=lambda: np.empty(0))
     hyper_trace: list[FloatArray] = field(default_factory=list)
     accepted: float = 1.0
@@ -127,6 +118,11 @@ class ChainState:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_whitening": None}  # (c + 3) n² numbers that follow from the rest
+
+    def freeze(self) -> None:
+        """Adapt no longer."""
+        for step in (self.latent_step, self.whitened_step, self.hyper_step):
+            step.freeze()
 
     def use(self, surrogate: Surrogate) -> None:
         """Whiten by other sites from now on."""
@@ -147,8 +143,17 @@ class Record:
     probability: FloatArray
 
 
+class State(Protocol):
+    """What the loop needs of where a chain is: the last acceptance to show, and how much of the warm-up is left to tell."""
+
+    accepted: float
+    warmup_left: int
+
+    def freeze(self) -> None: ...
+
+
 class Sampler(Protocol):
-    """What a sampler supplies to the loop."""
+    """What a sampler supplies to the loop; its state is its own."""
 
     @property
     def approximation(self) -> Any: ...
@@ -168,11 +173,11 @@ class Sampler(Protocol):
     @property
     def checkpoint(self) -> str | None: ...
 
-    def start(self, problem: Problem, rng: np.random.Generator) -> ChainState: ...
+    def start(self, problem: Problem, rng: np.random.Generator) -> Any: ...
 
-    def sweep(self, problem: Problem, state: ChainState, rng: np.random.Generator, warmup: bool) -> None: ...
+    def sweep(self, problem: Problem, state: Any, rng: np.random.Generator, warmup: bool) -> None: ...
 
-    def record(self, problem: Problem, state: ChainState) -> Record: ...
+    def record(self, problem: Problem, state: Any) -> Record: ...
 
 
 @dataclass
@@ -185,7 +190,7 @@ class _Progress:
     shown: float = -np.inf
     trace: list[float] = field(default_factory=list)
 
-    def show(self, sweep: int, warmup: bool, state: ChainState, latest: float | None) -> None:
+    def show(self, sweep: int, warmup: bool, state: State, latest: float | None) -> None:
         if latest is not None:
             self.trace.append(latest)
         now = time.monotonic()
@@ -203,7 +208,7 @@ class _Progress:
 class Chain:
     """A chain under way: what a checkpoint holds, and whether an interrupt has ended it."""
 
-    state: ChainState
+    state: State
     records: list[Record]
     sweep: int
     rng: np.random.Generator
@@ -213,10 +218,7 @@ class Chain:
 def run_chains(
     sampler: Sampler, problem: Problem, rng: np.random.Generator, n_jobs: int | None = None, verbose: int = 0
 ) -> list[list[Record]]:
-    """Draws of every chain, each a stream of ``rng`` of its own: the same seed gives the same draws whatever n_jobs.
-
-    They share one thing: where all of them have been in warm-up, for jumps to lead to.
-    """
+    """Draws of every chain, each a stream of ``rng`` of its own: the same seed gives the same draws whatever n_jobs."""
     if sampler.checkpoint is not None:
         Path(sampler.checkpoint).parent.mkdir(parents=True, exist_ok=True)  # now, and not when the first draws are to be kept
     streams = rng.spawn(sampler.n_chains)
@@ -224,16 +226,8 @@ def run_chains(
     total = sampler.n_warmup + sampler.n_draws * sampler.thin
     alone = n_jobs in (None, 1)
     shown = [_Progress(k, total, alone) if verbose else None for k in range(sampler.n_chains)]
-    run = partial(run_chain, sampler, problem, mark)
-    chains: list[Chain] = []
-    if problem.prior is not None and sampler.n_warmup >= METRIC_UPDATES[0] + TUNING:
-        begun = [(stream, k, line, sampler.n_warmup) for k, (stream, line) in enumerate(zip(streams, shown, strict=True))]
-        chains = _run_each(run, begun, n_jobs)
-    if not any(chain.stopped for chain in chains):
-        _share_places(chains)
-        so_far: list[Chain | None] = [*chains] or [None] * sampler.n_chains
-        each = [(stream, k, line, total, old) for k, (stream, line, old) in enumerate(zip(streams, shown, so_far, strict=True))]
-        chains = _run_each(run, each, n_jobs)
+    each = [(stream, k, line) for k, (stream, line) in enumerate(zip(streams, shown, strict=True))]
+    chains = _run_each(partial(run_chain, sampler, problem, mark), each, n_jobs)
     if verbose:
         print(file=sys.stderr)
     drawn = [chain.records[: sampler.n_draws] for chain in chains if chain.records]
@@ -254,14 +248,6 @@ def _run_each(run: Callable[..., Chain], each: list[tuple[Any, ...]], n_jobs: in
     return chains
 
 
-def _share_places(chains: list[Chain]) -> None:
-    """Jumps of every chain lead to near where any has been: a hill that one has met is known to all."""
-    places = np.concatenate([chain.state.places for chain in chains]) if chains else np.empty((0, 0))
-    for state in (chain.state for chain in chains):
-        if not state.shared:
-            state.met, state.met_sites, state.shared = places, (), True
-
-
 def _rectangular(chains: list[list[Record]]) -> list[list[Record]]:
     """Chains of equal length that keep the most draws: a chain interrupted early goes, rather than cut the others short."""
     longest_first = sorted((len(c) for c in chains), reverse=True)
@@ -276,26 +262,19 @@ def run_chain(
     rng: np.random.Generator,
     number: int,
     progress: _Progress | None,
-    until: int,
-    so_far: Chain | None = None,
 ) -> Chain:
-    """One chain up to a sweep, continued from ``so_far`` or its checkpoint; an interrupt keeps what was drawn."""
+    """One chain, continued from its checkpoint if there is one; an interrupt keeps what was drawn."""
     path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{number}.pkl")
-    if so_far is not None:
-        chain = so_far
-    elif (saved := _load(path, mark)) is not None:
-        chain = Chain(*saved)
-    else:
-        chain = Chain(sampler.start(problem, rng), [], 0, rng)
-    state, begin = chain.state, chain.sweep
+    saved = _load(path, mark)
+    chain = Chain(*saved) if saved is not None else Chain(sampler.start(problem, rng), [], 0, rng)
+    state, begin, total = chain.state, chain.sweep, sampler.n_warmup + sampler.n_draws * sampler.thin
     last_saved = time.monotonic()
     try:
-        for sweep in range(begin, until):
+        for sweep in range(begin, total):
             chain.sweep = sweep
             warmup = sweep < sampler.n_warmup
             if sweep == sampler.n_warmup:
-                for step in (state.latent_step, state.whitened_step, state.hyper_step):
-                    step.freeze()
+                state.freeze()
             state.warmup_left = sampler.n_warmup - sweep - 1
             with single_threaded_if_small(len(problem.X)):  # once a sweep: every matrix product inside would ask again
                 sampler.sweep(problem, state, chain.rng, warmup)
@@ -310,11 +289,10 @@ def run_chain(
                 _save(path, mark, chain)
                 last_saved = time.monotonic()
     except KeyboardInterrupt:
-        total = sampler.n_warmup + sampler.n_draws * sampler.thin
         warnings.warn(f"chain {number} interrupted after {chain.sweep} of {total} sweeps: its draws are kept", stacklevel=2)
         chain.stopped = True
         return chain
-    if path is not None and begin < until:
+    if path is not None and begin < total:
         _save(path, mark, chain)
     return chain
 

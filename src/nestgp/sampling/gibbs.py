@@ -17,7 +17,6 @@ from nestgp.likelihoods import probit_given_noise, probit_log_likelihood
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.jumps import hyper_jumps
 from nestgp.sampling.moves import (
     elliptical_slice,
     hyper_given_auxiliary,
@@ -40,7 +39,6 @@ class Gibbs:
         the kernel's variance is large.
     hyper : "surrogate" moves θ with the latents held fixed in the coordinates of :mod:`nestgp.sampling.surrogate`; "collapsed"
         samples θ | v with f integrated out; "joint" samples θ | f as the paper does.
-    jumps : with "surrogate", tries in every sweep of a jump to another hill of θ's posterior, see :mod:`nestgp.sampling.jumps`.
     checkpoint : path prefix; every chain saves itself there once a minute and at its end, and goes on from there: the same
         with more draws continues it.
     """
@@ -51,7 +49,6 @@ class Gibbs:
     thin: int = 1
     latent_move: str = "hmc"
     hyper: str = "surrogate"
-    jumps: int = 5
     checkpoint: str | None = None
 
     likelihood: ClassVar[str] = "probit"
@@ -83,7 +80,6 @@ class Gibbs:
             elliptical_slice(likelihood, state, rng)
         if hyper == "surrogate":
             hyper_given_whitened(problem, likelihood, state, rng, warmup)
-            hyper_jumps(problem, self.approximation, likelihood, state, rng, warmup, self.jumps)
         self._draw_auxiliary(problem, state, rng)
         if hyper == "collapsed":
             hyper_given_auxiliary(problem, state, rng, warmup)

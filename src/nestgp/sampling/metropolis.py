@@ -17,7 +17,6 @@ from nestgp.inference.result import Fit
 from nestgp.likelihoods import softmax_log_probabilities
 from nestgp.sampling.chain import ChainState, Problem, Record
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.jumps import hyper_jumps
 from nestgp.sampling.moves import (
     LogLikelihood,
     elliptical_slice,
@@ -39,7 +38,6 @@ class SoftmaxSampler(ABC):
     n_chains: int = 4
     thin: int = 1
     updates: int = 1
-    jumps: int = 5
     checkpoint: str | None = None
 
     likelihood: ClassVar[str] = "softmax"
@@ -69,7 +67,6 @@ class SoftmaxSampler(ABC):
             self.move(likelihood, state, rng, warmup)
         if problem.prior is not None:
             hyper_given_whitened(problem, likelihood, state, rng, warmup)
-            hyper_jumps(problem, self.approximation, likelihood, state, rng, warmup, self.jumps)
             hyper_given_latents(problem, state, rng, warmup)
             if warmup:
                 learn_metric(problem, self.approximation, state)
@@ -87,7 +84,7 @@ class ScaledMetropolis(SoftmaxSampler):
 
     Parameters
     ----------
-    n_draws, n_warmup, n_chains, thin, jumps, checkpoint : as for :class:`Gibbs`.
+    n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
     updates : latent updates per sweep; their steps aim at an acceptance of 0.3.
     """
 
@@ -107,7 +104,7 @@ class EllipticalSlice(SoftmaxSampler):
 
     Parameters
     ----------
-    n_draws, n_warmup, n_chains, thin, jumps, checkpoint : as for :class:`Gibbs`; updates : latent updates per sweep.
+    n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`; updates : latent updates per sweep.
     """
 
     updates: int = 20
@@ -123,7 +120,7 @@ class Hamiltonian(SoftmaxSampler):
 
     Parameters
     ----------
-    n_draws, n_warmup, n_chains, thin, jumps, checkpoint : as for :class:`Gibbs`; updates : trajectories of the latents per sweep.
+    n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`; updates : trajectories of the latents per sweep.
     """
 
     first_step: ClassVar[tuple[float, float]] = (0.2, 0.8)

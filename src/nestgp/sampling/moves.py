@@ -53,7 +53,7 @@ def latent_hmc(
     z, xi = w.coordinates(state.f, rng)
     start = np.concatenate([z.ravel(), xi.ravel(), u])
     step = state.latent_step
-    n_steps = _quarter_turn(step.value, LATENT_LEAPFROG, rng)
+    n_steps = quarter_turn(step.value, LATENT_LEAPFROG, rng)
     end, _, state.accepted = hmc_step(log_density, start, log_density(start), step.value, n_steps, rng)
     if end is not start:
         state.f = latents(end).f
@@ -170,14 +170,14 @@ def _hyper_trajectory(
         return value, state.metric.T @ gradient
 
     start = np.zeros(centre.size)
-    n_steps = _quarter_turn(step.value, HYPER_LEAPFROG, rng)
+    n_steps = quarter_turn(step.value, HYPER_LEAPFROG, rng)
     end, _, acceptance = hmc_step(in_metric, start, in_metric(start), step.value, n_steps, rng)
     if adapt:
         step.update(acceptance)
     return end is not start
 
 
-def _quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
+def quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
     """Steps for about a quarter turn of a standard normal's rotation, drawn anew each time so that no period is hit."""
     return int(min(max(1, math.ceil(rng.uniform(0.5, 1.5) * 0.5 * math.pi / step)), most))
 
@@ -185,26 +185,28 @@ def _quarter_turn(step: float, most: int, rng: np.random.Generator) -> int:
 def learn_metric(problem: Problem, inference: Any, state: ChainState) -> None:
     """Call once a sweep of the warm-up; now and then it learns from the later half of the θ seen.
 
-    The metric becomes their covariance, shrunk to its diagonal, the surrogate the sites of ``inference`` around their mean, jumps
-    lead to near them, and the step sizes begin anew.
+    The metric becomes their spread, the surrogate the sites of ``inference`` around their mean, and the step sizes begin anew.
     """
     trace = state.hyper_trace
     trace.append(state.theta.copy())
     if len(trace) not in METRIC_UPDATES or state.warmup_left < TUNING:
         return
     recent = np.array(trace[len(trace) // 2 :])
-    covariance = np.cov(recent.T).reshape(state.theta.size, -1)
-    weight = len(recent) / (len(recent) + METRIC_SHRINKAGE)
-    diagonal = np.diag(np.clip(np.diag(covariance), 1e-4, 100.0))
-    state.metric = cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True)
+    state.metric = learnt_metric(recent)
     state.whitened_step.restart(0.3)
     state.hyper_step.restart(0.3)
-    state.places = state.met = recent
-    state.met_sites, state.shared, state.jumps_tried, state.jumps_accepted = (), False, 0, 0.0
     surrogate, fit = surrogate_around(problem, inference, recent.mean(axis=0), state.metric)
     if fit.status is Status.CONVERGED:
         state.use(surrogate)
         state.latent_step.restart(state.latent_step.value)
+
+
+def learnt_metric(recent: FloatArray) -> FloatArray:
+    """Lower triangular C with C Cᵀ the covariance of some θ (m, p), shrunk to its diagonal."""
+    covariance = np.cov(recent.T).reshape(recent.shape[1], -1)
+    weight = len(recent) / (len(recent) + METRIC_SHRINKAGE)
+    diagonal = np.diag(np.clip(np.diag(covariance), 1e-4, 100.0))
+    return np.asarray(cholesky(weight * covariance + (1.0 - weight) * diagonal, lower=True))
 
 
 def surrogate_around(problem: Problem, inference: Any, theta: FloatArray, metric: FloatArray) -> tuple[Surrogate, Fit]:

@@ -24,6 +24,8 @@ from nestgp.sampling.moves import surrogate_around
 
 #: Least and largest variance of θ along any direction that a search is believed to have seen.
 METRIC_LIMITS = (1e-4, 1.0)
+#: Smallest value of what a sampler counts.
+LEAST = {"n_draws": 4, "n_warmup": 0, "n_chains": 1, "thin": 1, "updates": 1, "rungs": 1, "particles": 1, "stages": 1}
 
 
 def run(
@@ -49,7 +51,7 @@ def run(
     search : where their chains begin; None: made here, with the sampler's approximation.
     noisy : whether draws are of auxiliary variables (see :class:`MixturePosterior`).
     """
-    for name, least in (("n_draws", 4), ("n_warmup", 0), ("n_chains", 1), ("thin", 1), ("updates", 1), ("jumps", 0)):
+    for name, least in LEAST.items():
         value = getattr(sampler, name, least)
         if not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name}={value!r}: use an integer >= {least}")

@@ -31,7 +31,7 @@ from nestgp.evidence import evidence_gradient, symmetric_outer
 from nestgp.inference.result import Fit
 from nestgp.linalg import DenseBlocks, unpack_blocks
 from nestgp.sampling.factors import Factors
-from nestgp.sites import times_precision
+from nestgp.sites import precision_root_times, times_precision
 
 #: Precision of a site that says nothing.
 NO_SITE = 1e-8
@@ -89,9 +89,8 @@ class Surrogate:
         return times_precision(self.pi, x)
 
     def root_times(self, xi: FloatArray) -> FloatArray:
-        """E ξ with E_i = diag √π_i − π_i √π_iᵀ/1ᵀπ_i, (c, n)."""
-        weighted = np.sqrt(self.pi) * xi
-        return weighted - self.pi * (weighted.sum(axis=0) / self.pi.sum(axis=0))
+        """E ξ (c, n)."""
+        return precision_root_times(self.pi, xi)
 
     def root_transposed_times(self, x: FloatArray) -> FloatArray:
         """Eᵀ x (c, n)."""

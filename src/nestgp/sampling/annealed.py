@@ -1,0 +1,226 @@
+"""From EP's posterior of the latents to the exact one, at one θ: an unbiased estimate of the evidence, and draws.
+
+The multinomial probit is a product of factors Φ(g_ij) of the n (c − 1) differences g_ij = u_i + f_i^y − f_i^j, u_i ~ N(0, 1)
+(eq. 10). Nested EP puts a Gaussian site t_ij(g) = exp(β̃ g − ½ α̃ g²) in place of each. Under the sites g = m + C x with
+x ~ N(0, I), of total mass Z_q; the exact posterior of x differs from that by Π Φ(g_ij)/t_ij(g_ij) alone. A population of x
+goes from one to the other,
+
+    p_s(x) ∝ N(x) [Π_ij Φ(g_ij)/t_ij(g_ij)]^s,    0 = s_0 < s_1 < … < s_T = 1,
+
+weighted, resampled and moved by HMC at every stage (Neal 2001; Del Moral, Doucet and Jasra 2006). Z_q times the mean weights has
+the expectation p(y | θ), however few the particles, and a particle taken by its weight can stand for a draw of the posterior in
+a chain that accepts it by that estimate (Andrieu, Doucet and Holenstein 2010). Cost: n³ (c − 1)³ for C, then n² (c − 1)² for
+every step of every particle.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg.blas import dtrmm
+from scipy.sparse import csr_array
+
+from nestgp.arrays import FloatArray, IntArray
+from nestgp.evidence import log_evidence
+from nestgp.inference.result import Fit
+from nestgp.linalg import DenseBlocks
+from nestgp.sampling.factors import Factors
+from nestgp.sites import precision_root_times
+from nestgp.tilted import log_ndtr_and_ratio
+
+#: Relative jitter on the covariance of g, singular where rows repeat.
+JITTER = 1e-10
+#: Stages are at s_t = (t/T)^POWER: the first factors change the most.
+POWER = 2.0
+#: Longest step of HMC, as an angle of the Gaussian's rotation.
+LONGEST_STEP = 0.5
+#: Length of a trajectory in the same unit; a quarter turn would be independent of its start if the ratio were flat.
+TRAJECTORY = 1.0
+#: Resampled when the effective share of the particles falls below this.
+RESAMPLE_BELOW = 0.5
+
+
+class Differences:
+    """The Gaussian of g = m + C x that the sites of a fit by nested EP imply.
+
+    Attributes
+    ----------
+    mean (D,), root (D, D) lower : m and C, D = n (c − 1), the other classes of a row beside each other.
+    alpha, beta (D,) : the sites; log_mass : log Z_q; spread : λ, about the largest eigenvalue of C Cᵀ.
+    """
+
+    def __init__(self, fit: Fit, factors: Factors, y: IntArray) -> None:
+        blocks = fit.posterior.blocks
+        assert isinstance(blocks, DenseBlocks)
+        assert fit.site_moments is not None
+        self.blocks, self.factors = blocks, factors
+        alpha, beta = fit.sites
+        self.alpha, self.beta = alpha.ravel(), beta.ravel()
+        nu, mean = fit.site_moments()[1], fit.posterior.mean
+        self.nu = np.ascontiguousarray(nu.T)
+        self.log_mass = log_evidence(blocks.log_det, nu, mean, alpha, beta, 0.0)
+        # u_i given f_i under the sites: mean (Σ_j β̃_j − Σ_j α̃_j (f_y − f_j))/(1 + 1ᵀα̃), variance 1/(1 + 1ᵀα̃)
+        self.noise = 1.0 / (1.0 + alpha.sum(axis=1))
+        self.contrast = contrasts(y, alpha * self.noise[:, None], factors.n_classes)
+        self.mean = self.contrast @ mean.T.ravel() + np.repeat(beta.sum(axis=1) * self.noise, factors.n_classes - 1)
+        self.cross = self.contrast @ joint_covariance(blocks)  # (D, cn), covariance of g and f
+        G = self.contrast @ self.cross.T
+        each = np.arange(len(G)).reshape(alpha.shape)
+        G[each[:, :, None], each[:, None, :]] += self.noise[:, None, None]
+        G[np.diag_indices(len(G))] += JITTER * float(np.diagonal(G).mean())
+        self.spread = _largest_eigenvalue(G)
+        self.root = cholesky(G.T, lower=True, overwrite_a=True, check_finite=False)
+
+    def log_ratio(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """log Π Φ(g)/t(g) of every particle (q,) and its gradient by x (q, D); x (q, D)."""
+        g = dtrmm(1.0, self.root, x.T, lower=1).T
+        g += self.mean
+        value, slope = np.empty(len(x)), np.empty_like(x)
+        _log_ratio(g, self.alpha, self.beta, value, slope)
+        return value, dtrmm(1.0, self.root, slope.T, lower=1, trans_a=1, overwrite_b=1).T
+
+    def latents(self, x: FloatArray, rng: np.random.Generator) -> FloatArray:
+        """A draw of f given each x, (q, c, n): one of f and g under the sites, moved to where g is m + C x."""
+        shape = (*self.nu.shape, len(x))
+        prior = np.matmul(self.factors.prior_root, rng.standard_normal(shape))
+        eta = self.nu[:, :, None] + precision_root_times(self.blocks.pi[:, :, None], rng.standard_normal(shape))
+        e = prior + self.blocks.multiply_kernel(eta)
+        f = (e - self.blocks.multiply_kernel(self.blocks.solve(e))).reshape(-1, len(x))  # Σ (K⁻¹ L z + ν + E ξ)
+        noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), len(x)))
+        g = self.contrast @ (f - self.latent_mean[:, None]) + np.repeat(noise, shape[0] - 1, axis=0)
+        away = x.T - solve_triangular(self.root, g, lower=True, check_finite=False)
+        f += self.cross.T @ solve_triangular(self.root, away, lower=True, trans=1, check_finite=False)
+        return np.ascontiguousarray(f.reshape(shape).transpose(2, 0, 1))
+
+    @property
+    def latent_mean(self) -> FloatArray:
+        """Mean of f (cn,) under the sites."""
+        Knu = self.blocks.multiply_kernel(self.nu)
+        return (Knu - self.blocks.multiply_kernel(self.blocks.solve(Knu))).ravel()
+
+
+class Population(NamedTuple):
+    """x (q, D), shares (q,) that sum to one, the log of an unbiased estimate of p(y | θ), and the acceptance of the last move."""
+
+    x: FloatArray
+    share: FloatArray
+    log_evidence: float
+    accepted: float
+
+
+def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np.random.Generator) -> Population:
+    """Particles of the exact posterior, from those of the sites.
+
+    step : of HMC at s = 1 in units of 1/√λ; at others it is step/√(s λ), for the ratio is as much flatter.
+    """
+    x = rng.standard_normal((n_particles, g.mean.size))
+    at = g.log_ratio(x)
+    log_w, log_z, before, accepted = np.zeros(n_particles), g.log_mass, 0.0, 1.0
+    for s in (np.arange(1, n_stages + 1) / n_stages) ** POWER:
+        log_w = log_w + (s - before) * at[0]
+        before = s
+        mean, share = _mean_and_shares(log_w)
+        if 1.0 / float(share @ share) < RESAMPLE_BELOW * n_particles:
+            log_z, log_w = log_z + mean, np.zeros(n_particles)
+            kept = systematic(share, rng)
+            x, at = x[kept], (at[0][kept], at[1][kept])
+        x, at, accepted = _move(g, x, at, float(s), step, rng)
+    mean, share = _mean_and_shares(log_w)
+    return Population(x, share, log_z + mean, accepted)
+
+
+def _move(
+    g: Differences, x: FloatArray, at: tuple[FloatArray, FloatArray], s: float, step: float, rng: np.random.Generator
+) -> tuple[FloatArray, tuple[FloatArray, FloatArray], float]:
+    """One trajectory of HMC on N(x) ratio^s for every particle, the Gaussian part an exact rotation; and its acceptance."""
+    step = min(LONGEST_STEP, step / math.sqrt(s * g.spread))
+    n_steps = max(1, round(TRAJECTORY / step))
+    step *= rng.uniform(0.8, 1.2)
+    cos, sin = math.cos(step), math.sin(step)
+    p = rng.standard_normal(x.shape)
+    energy = _energy(x, p, at[0], s)
+    q, (value, slope) = x, at
+    p = p + (0.5 * step * s) * slope
+    for i in range(n_steps):
+        q, p = cos * q + sin * p, cos * p - sin * q
+        value, slope = g.log_ratio(q)
+        p += ((1.0 if i < n_steps - 1 else 0.5) * step * s) * slope
+    with np.errstate(over="ignore"):
+        gain = energy - _energy(q, p, value, s)
+    acceptance = np.exp(np.minimum(np.where(np.isnan(gain), -np.inf, gain), 0.0))
+    accepted = rng.random(len(x)) < acceptance
+    x = np.where(accepted[:, None], q, x)
+    at = np.where(accepted, value, at[0]), np.where(accepted[:, None], slope, at[1])
+    return x, at, float(acceptance.mean())
+
+
+def _energy(x: FloatArray, p: FloatArray, value: FloatArray, s: float) -> FloatArray:
+    return 0.5 * (np.einsum("qd,qd->q", x, x) + np.einsum("qd,qd->q", p, p)) - s * value
+
+
+def _mean_and_shares(log_w: FloatArray) -> tuple[float, FloatArray]:
+    """log of the mean weight, and weights that sum to one."""
+    top = float(log_w.max())
+    w = np.exp(log_w - top)
+    return top + math.log(float(w.mean())), w / w.sum()
+
+
+def systematic(share: FloatArray, rng: np.random.Generator) -> IntArray:
+    """As many indices as shares, each about in proportion to its share: one uniform for all (Kitagawa 1996)."""
+    places = (np.arange(share.size) + rng.random()) / share.size
+    return np.minimum(np.searchsorted(np.cumsum(share), places), share.size - 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _log_ratio(g, alpha, beta, value, slope):  # type: ignore[no-untyped-def]
+    """Σ_d log Φ(g) − β̃ g + ½ α̃ g² for every row of g (q, D), and its slope by g."""
+    for q in range(g.shape[0]):
+        total = 0.0
+        for d in range(g.shape[1]):
+            x = g[q, d]
+            log_cdf, ratio, _ = log_ndtr_and_ratio(x)
+            total += log_cdf + (0.5 * alpha[d] * x - beta[d]) * x
+            slope[q, d] = ratio + alpha[d] * x - beta[d]
+        value[q] = total
+
+
+def contrasts(y: IntArray, weight: FloatArray, n_classes: int) -> csr_array:
+    """(n (c − 1), cn): f_y − f_j − Σ_l w_il (f_y − f_l) of every row i and other class j; weight (n, c − 1), f class by class."""
+    n, m = y.size, n_classes - 1
+    others = np.array([[j for j in range(n_classes) if j != k] for k in range(n_classes)])[y]  # (n, c − 1)
+    values = np.zeros((n, m, n_classes))
+    np.put_along_axis(values, np.broadcast_to(others[:, None], (n, m, m)), weight[:, None], axis=2)
+    values[np.arange(n)[:, None], np.arange(m), others] -= 1.0
+    values[np.arange(n), :, y] = (1.0 - weight.sum(axis=1))[:, None]
+    columns = np.arange(n_classes) * n + np.arange(n)[:, None]
+    columns = np.broadcast_to(columns[:, None], values.shape)
+    rows = np.arange(n * m + 1) * n_classes
+    return csr_array((values.ravel(), columns.ravel(), rows), shape=(n * m, n_classes * n))
+
+
+def joint_covariance(blocks: DenseBlocks) -> FloatArray:
+    """Σ = K − K M K (cn, cn), class by class: δ_kl (K − K B_k K) + U_kᵀ U_l with U_k = L_P⁻¹ B_k K_k."""
+    c, n = blocks.n_classes, blocks.n
+    inverse_root = np.tril(blocks.factor_p)
+    U = np.empty((n, c * n))
+    own = []
+    for k in range(c):
+        BK = blocks.B[k] @ blocks.class_kernel(k)
+        U[:, k * n : (k + 1) * n] = inverse_root @ BK
+        own.append(blocks.class_kernel(k) - blocks.class_kernel(k) @ BK)
+    S = U.T @ U
+    for k in range(c):
+        S[k * n : (k + 1) * n, k * n : (k + 1) * n] += 0.5 * (own[k] + own[k].T)
+    return S
+
+
+def _largest_eigenvalue(G: FloatArray, n_steps: int = 10) -> float:
+    """A few steps of the power method: a little too small."""
+    v = np.sqrt(np.diagonal(G))
+    for _ in range(n_steps):
+        v = G @ (v / np.linalg.norm(v))
+    return float(np.linalg.norm(v))
