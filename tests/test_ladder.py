@@ -143,11 +143,11 @@ def test_fixed_hyperparameters_against_brute_force(name: str) -> None:
     K = kernels.gram(kernel, np.concatenate([X4, X_NEW]))
     log_z = log_evidence_bruteforce(K[..., :4, :4], Y4, C, 2**11, 8)[0]
     expected = np.exp([log_evidence_bruteforce(K, np.append(Y4, k), C, 2**11, 8)[0] - log_z for k in range(C)])
-    fit: Any = Ladder(600, 50, 2, particles=4, stages=5).sample(kernel, X4, Y4, C, np.random.default_rng(1))
+    fit: Any = Ladder(250, 20, 2, particles=4, stages=5).sample(kernel, X4, Y4, C, np.random.default_rng(1))
     mean, cov = fit.posterior.latent(X_NEW)
     each = np.exp(exact_log_probabilities(mean[:, 0], cov[:, 0])).reshape(2, -1, C)
     error = each.std(axis=(0, 1)) / np.sqrt([ess_bulk(each[:, :, k]) for k in range(C)])
-    assert error.max() < 0.01
+    assert error.max() < 0.015
     assert np.all(np.abs(each.mean(axis=(0, 1)) - expected) < 4.0 * np.hypot(error, 1e-3))
 
 
@@ -220,7 +220,7 @@ def test_two_hills_have_their_shares() -> None:
     state = sampler.start(problem, rng)
     state.tilt = np.log(evidence[0] / evidence[1]) / apart
     rung, first = state.rungs[0], []
-    for _ in range(1200):
+    for _ in range(500):
         hop = sampler._evaluate(problem, rung.at.theta + apart * (1.0 if rung.at.theta[0] < 0.1 else -1.0), None)
         assert hop is not None
         if np.log(rng.random()) < hop.tempered(1.0, state.tilt)[0] - rung.at.tempered(1.0, state.tilt)[0]:
@@ -229,5 +229,5 @@ def test_two_hills_have_their_shares() -> None:
         first.append(state.top.at.theta[0] < 0.1)
     shares = np.array([first], dtype=float)
     error = shares.std() / np.sqrt(ess_bulk(shares))
-    assert error < 0.03
+    assert error < 0.04
     assert abs(shares.mean() - expected) < 4.0 * error

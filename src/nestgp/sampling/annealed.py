@@ -43,6 +43,9 @@ TRAJECTORY = 1.0
 #: Resampled when the effective share of the particles falls below this.
 RESAMPLE_BELOW = 0.5
 
+_SQRT_HALF = math.sqrt(0.5)
+_DENSITY_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)
+
 
 class Differences:
     """The Gaussian of g = m + C x that the sites of a fit by nested EP imply.
@@ -177,15 +180,28 @@ def systematic(share: FloatArray, rng: np.random.Generator) -> IntArray:
 
 @numba.njit(cache=True, nogil=True)
 def _log_ratio(g, alpha, beta, value, slope):  # type: ignore[no-untyped-def]
-    """Σ_d log Φ(g) − β̃ g + ½ α̃ g² for every row of g (q, D), and its slope by g."""
+    """Σ_d log Φ(g) − β̃ g + ½ α̃ g² for every row of g (q, D), and its slope by g.
+
+    The logarithm is taken of products of Φ, and none of those that are 1 but for rounding: half of the time goes into it else.
+    """
     for q in range(g.shape[0]):
-        total = 0.0
+        total, product = 0.0, 1.0
         for d in range(g.shape[1]):
             x = g[q, d]
-            log_cdf, ratio, _ = log_ndtr_and_ratio(x)
-            total += log_cdf + (0.5 * alpha[d] * x - beta[d]) * x
+            ratio = 0.0
+            if x < -8.0:
+                log_cdf, ratio, _ = log_ndtr_and_ratio(x)
+                total += log_cdf
+            elif x < 9.0:
+                cdf = 0.5 * math.erfc(-x * _SQRT_HALF)
+                ratio = _DENSITY_AT_0 * math.exp(-0.5 * x * x) / cdf
+                product *= cdf
+                if product < 1e-200:
+                    total += math.log(product)
+                    product = 1.0
+            total += (0.5 * alpha[d] * x - beta[d]) * x
             slope[q, d] = ratio + alpha[d] * x - beta[d]
-        value[q] = total
+        value[q] = total + math.log(product)
 
 
 def contrasts(y: IntArray, weight: FloatArray, n_classes: int) -> csr_array:
