@@ -220,7 +220,7 @@ def test_two_hills_have_their_shares() -> None:
     state = sampler.start(problem, rng)
     state.tilt = np.log(evidence[0] / evidence[1]) / apart
     rung, first = state.rungs[0], []
-    for _ in range(500):
+    for _ in range(300):
         hop = sampler._evaluate(problem, rung.at.theta + apart * (1.0 if rung.at.theta[0] < 0.1 else -1.0), None)
         assert hop is not None
         if np.log(rng.random()) < hop.tempered(1.0, state.tilt)[0] - rung.at.tempered(1.0, state.tilt)[0]:
@@ -229,5 +229,5 @@ def test_two_hills_have_their_shares() -> None:
         first.append(state.top.at.theta[0] < 0.1)
     shares = np.array([first], dtype=float)
     error = shares.std() / np.sqrt(ess_bulk(shares))
-    assert error < 0.04
+    assert error < 0.05
     assert abs(shares.mean() - expected) < 4.0 * error

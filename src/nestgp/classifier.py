@@ -53,8 +53,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         None: ``ConstantKernel * RBF``, one lengthscale per column up to 30 columns, one in all above, started from the
         spread of the data. A kernel given is used as it is, in the units of X.
     inference : "ep", "iep", "qiep", "vb", "laplace", or an object such as ``NestedEP(damping=0.8)``
-        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``. "gibbs", "smh", "ess" and "hmc"
-        sample (:mod:`nestgp.sampling`): hyperparameters under the prior too, unless ``optimizer`` is None.
+        "laplace-tkp" and "ep-tkp" are short for the inference with ``probabilities="tkp"``. "gibbs", "ladder", "smh", "ess"
+        and "hmc" sample (:mod:`nestgp.sampling`): hyperparameters under the prior too, unless ``optimizer`` is None.
     probabilities : "auto", "ep", "exact" or "tkp"
         How latents become class probabilities: inner EP, the integral itself (slower; see :mod:`nestgp.predict`), or ratios of
         evidences (much slower; see :mod:`nestgp.tierney_kadane`). "auto" is what suits the inference.
