@@ -41,6 +41,8 @@ from nestgp.sampling.run import run
 
 #: Most leapfrog steps of a trajectory: each is a run of EP.
 LEAPFROG = 8
+#: Rounds of exchanges between neighbours in a sweep: they cost nothing, and a θ climbs the whole ladder at once.
+EXCHANGES = 10
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
 RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
 
@@ -175,8 +177,9 @@ class Ladder:
         for k, rung in enumerate(state.rungs):
             if k == 0 or state.sweeps % 2:
                 self._move(problem, rung, state.tilt, rng, warmup)
-        for pair in pairwise(state.rungs):
-            _exchange(*pair, state.tilt, rng)
+        for _ in range(EXCHANGES):
+            for pair in pairwise(state.rungs):
+                _exchange(*pair, state.tilt, rng)
         self._climb(problem, state, rng, warmup)
         if warmup and state.rungs:
             _learn(state)
