@@ -140,7 +140,7 @@ class Ladder:
     n_chains: int = 4
     thin: int = 1
     rungs: int = 4
-    hottest: float = 0.15
+    hottest: float = 0.3
     particles: int = 32
     stages: int = 20
     checkpoint: str | None = None
