@@ -5,7 +5,8 @@ The rungs are densities of θ alone,
     p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = log Z_EP(θ) + aᵀθ,    β = 1 on the first, less on every one below,
 
 which HMC moves in with the gradient of EP's evidence; low ones are flat enough to leave a hill, and neighbours exchange their θ
-by Metropolis' rule (Geyer 1991). On top stands the posterior of θ and the latents itself. It takes over the θ of the first rung,
+by Metropolis' rule (Geyer 1991). On the first, θ also jumps to near where warm-up has been, from a kernel density of those
+places, which costs one run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of the first rung,
 with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`), by the same rule: the joint density of both
 changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over Z(θ). So the top is exact
 whatever EP is worth; its errors cost acceptance only, and aᵀθ, learnt in warm-up, is what can be told of them beforehand.
@@ -22,6 +23,8 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
@@ -43,6 +46,8 @@ from nestgp.sampling.run import run
 LEAPFROG = 8
 #: Rounds of exchanges between neighbours in a sweep: they cost nothing, and a θ climbs the whole ladder at once.
 EXCHANGES = 10
+#: Width h of the kernel density of places, in units of the metric.
+WIDTH = 0.5
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
 RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
 
@@ -67,6 +72,25 @@ class Evaluation:
         return beta * self.tilted(tilt) + self.log_prior, beta * (self.evidence_slope + tilt) + self.prior_slope
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a rung has been, theta (m, p), with the fits there; root (p, p) lower : of the covariance around each, h² C Cᵀ."""
+
+    theta: FloatArray
+    fits: tuple[Fit, ...]
+    root: FloatArray
+
+    def draw(self, rng: np.random.Generator) -> tuple[FloatArray, Fit]:
+        """θ ~ g, and a fit near it."""
+        j = int(rng.integers(len(self.theta)))
+        return self.theta[j] + self.root @ rng.standard_normal(self.theta.shape[1]), self.fits[j]
+
+    def log_density(self, theta: FloatArray) -> float:
+        """log g(θ) = log mean_j N(θ | θ_j, h² C Cᵀ), up to a constant."""
+        x = solve_triangular(self.root, (theta - self.theta).T, lower=True)
+        return float(logsumexp(-0.5 * np.einsum("pm,pm->m", x, x)))
+
+
 @dataclass
 class Rung:
     """One θ under p_β; metric and step : θ moves in units of the columns of one, by the other, both learnt in warm-up."""
@@ -75,7 +99,8 @@ class Rung:
     at: Evaluation
     metric: FloatArray
     step: StepSize = field(default_factory=lambda: StepSize(0.4, RUNG_ACCEPTANCE))
-    trace: list[FloatArray] = field(default_factory=list)
+    trace: list[Evaluation] = field(default_factory=list)
+    places: Places | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +154,7 @@ class Ladder:
     ----------
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
     rungs, hottest : densities of θ below the exact one, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
+    jumps : tries of a jump on the first rung, in every sweep.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
 
     Every sweep costs some ten runs of EP and n³ (c − 1)³ for annealing: for small data. Where θ is not sampled there are no
@@ -141,6 +167,7 @@ class Ladder:
     thin: int = 1
     rungs: int = 4
     hottest: float = 0.3
+    jumps: int = 4
     particles: int = 32
     stages: int = 20
     checkpoint: str | None = None
@@ -172,7 +199,7 @@ class Ladder:
         return LadderState(proposed[0], rungs, step, np.zeros_like(problem.first_theta), factors=proposed[1])
 
     def sweep(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
-        """Move on the rungs, every second time the lower ones; exchange between neighbours; offer the top the first one's θ."""
+        """Move on the rungs, every second time the lower ones; exchange between neighbours; jump; offer the top a θ."""
         state.sweeps += 1
         for k, rung in enumerate(state.rungs):
             if k == 0 or state.sweeps % 2:
@@ -180,6 +207,8 @@ class Ladder:
         for _ in range(EXCHANGES):
             for pair in pairwise(state.rungs):
                 _exchange(*pair, state.tilt, rng)
+        if state.rungs:
+            self._jump(problem, state.rungs[0], state.tilt, rng)
         self._climb(problem, state, rng, warmup)
         if warmup and state.rungs:
             _learn(state)
@@ -208,6 +237,19 @@ class Ladder:
             rung.step.update(acceptance)
         if end is not start:
             rung.at = seen[0]
+
+    def _jump(self, problem: Problem, rung: Rung, tilt: FloatArray, rng: np.random.Generator) -> None:
+        """Some tries of an independent proposal from the places, by Metropolis and Hastings' rule."""
+        for _ in range(self.jumps if rung.places is not None else 0):
+            assert rung.places is not None
+            theta, near = rung.places.draw(rng)
+            uniform, found = rng.random(), self._evaluate(problem, theta, near)
+            if found is None:
+                continue
+            gain = found.tempered(rung.beta, tilt)[0] - rung.at.tempered(rung.beta, tilt)[0]
+            gain += rung.places.log_density(rung.at.theta) - rung.places.log_density(theta)
+            if math.log1p(-uniform) < gain:
+                rung.at = found
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of the first rung, which gets the top's in exchange."""
@@ -285,16 +327,19 @@ def _exchange(upper: Rung, lower: Rung, tilt: FloatArray, rng: np.random.Generat
 def _learn(state: LadderState) -> None:
     """Now and then the metric of a rung becomes the spread of the later half of its θ, and a the slope of EP's error."""
     for rung in state.rungs:
-        rung.trace.append(rung.at.theta)
+        rung.trace.append(rung.at)
     seen = len(state.rungs[0].trace)
     if seen not in METRIC_UPDATES or state.warmup_left < TUNING:
         return
     for rung in state.rungs:
-        rung.metric = learnt_metric(np.array(rung.trace[seen // 2 :]))
+        recent = rung.trace[seen // 2 :]
+        theta = np.array([at.theta for at in recent])
+        rung.metric = learnt_metric(theta)
         rung.step.restart(0.4)
-    recent = state.errors[len(state.errors) // 2 :]
-    if len(recent) > 1:
-        state.tilt = _slope(np.array([theta for theta, _ in recent]), np.array([error for _, error in recent]))
+        rung.places = Places(theta, tuple(at.fit for at in recent), WIDTH * rung.metric)
+    errors = state.errors[len(state.errors) // 2 :]
+    if len(errors) > 1:
+        state.tilt = _slope(np.array([theta for theta, _ in errors]), np.array([error for _, error in errors]))
 
 
 def _slope(theta: FloatArray, error: FloatArray) -> FloatArray:
