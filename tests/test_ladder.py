@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.linalg import block_diag
 from scipy.special import log_ndtr
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
@@ -19,7 +20,7 @@ from nestgp.sampling import Ladder, annealed, ladder
 from nestgp.sampling.annealed import Differences, anneal, systematic
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.factors import Factors
-from nestgp.sampling.ladder import Evaluation, Rung
+from nestgp.sampling.ladder import Evaluation, Places, Rung
 from nestgp.sampling.mixing import ess_bulk
 from tests.oracles._types import Array, Labels
 from tests.oracles.integrals import log_evidence_bruteforce
@@ -192,6 +193,21 @@ def test_slope_of_the_error_is_found() -> None:
     np.testing.assert_allclose(ladder._slope(theta, error), [0.7, 0.0, -0.4], atol=0.06)
 
 
+def test_places_are_a_mixture_of_normals() -> None:
+    rng, nothing = np.random.default_rng(0), ()
+    theta, root = rng.standard_normal((5, 2)), np.array([[0.8, 0.0], [0.3, 0.5]])
+    each = [stats.multivariate_normal(place, root @ root.T) for place in theta]
+    at = theta[:2] + 0.3
+    expected = [np.log(np.mean([part.pdf(x) for part in each])) for x in at]
+    found = [Places(theta, nothing, root).log_density(x) for x in at]
+    assert found[1] - found[0] == pytest.approx(expected[1] - expected[0], rel=1e-10)
+    fits: Any = tuple(range(5))
+    draws = [Places(theta, fits, root).draw(rng) for _ in range(20_000)]
+    away = np.array([x - theta[int(fit)] for x, fit in draws])  # type: ignore[call-overload]
+    np.testing.assert_allclose(np.cov(away.T), root @ root.T, atol=0.03)
+    assert np.bincount([int(fit) for _, fit in draws]).min() > 3700  # type: ignore[call-overload]
+
+
 class TwoHills:
     """A density of θ = log ℓ, the Jacobian included, with two narrow hills at equal height; HMC never crosses between them."""
 
@@ -205,7 +221,7 @@ class TwoHills:
 
 
 def test_two_hills_have_their_shares() -> None:
-    """A rung whose tilt makes both hills alike hops between them; the top must find their exact shares."""
+    """A rung whose tilt makes both hills alike jumps between them; the top must find their exact shares."""
     kernel, hills = ConstantKernel(3.0, "fixed") * RBF(0.8), TwoHills()
     nodes, weights = np.polynomial.hermite_e.hermegauss(3)
     evidence = []
@@ -215,19 +231,21 @@ def test_two_hills_have_their_shares() -> None:
     expected = evidence[0] / sum(evidence)
     assert 0.6 < expected < 0.95
 
-    problem, sampler = Problem(kernel, X4, Y4, C, hills, np.ones(1)), Ladder(rungs=1, particles=4, stages=5)
-    rng, apart = np.random.default_rng(0), np.diff(hills.centres)
+    problem, sampler = Problem(kernel, X4, Y4, C, hills, np.ones(1)), Ladder(rungs=1, jumps=2, particles=4, stages=5)
+    rng = np.random.default_rng(0)
     state = sampler.start(problem, rng)
-    state.tilt = np.log(evidence[0] / evidence[1]) / apart
-    rung, first = state.rungs[0], []
-    for _ in range(300):
-        hop = sampler._evaluate(problem, rung.at.theta + apart * (1.0 if rung.at.theta[0] < 0.1 else -1.0), None)
-        assert hop is not None
-        if np.log(rng.random()) < hop.tempered(1.0, state.tilt)[0] - rung.at.tempered(1.0, state.tilt)[0]:
-            rung.at = hop
+    state.tilt = np.log(evidence[0] / evidence[1]) / np.diff(hills.centres)
+    rung, first, on_rung = state.rungs[0], [], []
+    met = [sampler._evaluate(problem, np.array([centre]), None) for centre in hills.centres]
+    theta, fits = np.array([at.theta for at in met if at is not None]), tuple(at.fit for at in met if at is not None)
+    # the first hill twice, and both wider than they are
+    rung.places = Places(theta[[0, 0, 1]], (fits[0], *fits), np.array([[0.15]]))
+    for _ in range(400):
         sampler.sweep(problem, state, rng, False)
         first.append(state.top.at.theta[0] < 0.1)
+        on_rung.append(rung.at.theta[0] < 0.1)
     shares = np.array([first], dtype=float)
     error = shares.std() / np.sqrt(ess_bulk(shares))
     assert error < 0.05
     assert abs(shares.mean() - expected) < 4.0 * error
+    assert abs(np.mean(on_rung) - 0.5) < 0.1
