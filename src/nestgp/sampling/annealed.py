@@ -40,6 +40,8 @@ POWER = 2.0
 LONGEST_STEP = 0.5
 #: Length of a trajectory in the same unit; a quarter turn would be independent of its start if the ratio were flat.
 TRAJECTORY = 1.0
+#: Most steps of one, whatever the variance of g.
+MOST_STEPS = 200
 #: Resampled when the effective share of the particles falls below this.
 RESAMPLE_BELOW = 0.5
 
@@ -48,7 +50,7 @@ _DENSITY_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 class Differences:
-    """The Gaussian of g = m + C x that the sites of a fit by nested EP imply.
+    """The Gaussian of g = m + C x that the sites of a fit by nested EP imply; its K must be that of ``factors.jittered``.
 
     Attributes
     ----------
@@ -64,19 +66,19 @@ class Differences:
         alpha, beta = fit.sites
         self.alpha, self.beta = alpha.ravel(), beta.ravel()
         nu, mean = fit.site_moments()[1], fit.posterior.mean
-        self.nu = np.ascontiguousarray(nu.T)
+        self.latent_mean = mean.T.ravel()  # (cn,)
         self.log_mass = log_evidence(blocks.log_det, nu, mean, alpha, beta, 0.0)
         # u_i given f_i under the sites: mean (Σ_j β̃_j − Σ_j α̃_j (f_y − f_j))/(1 + 1ᵀα̃), variance 1/(1 + 1ᵀα̃)
         self.noise = 1.0 / (1.0 + alpha.sum(axis=1))
         self.contrast = contrasts(y, alpha * self.noise[:, None], factors.n_classes)
-        self.mean = self.contrast @ mean.T.ravel() + np.repeat(beta.sum(axis=1) * self.noise, factors.n_classes - 1)
+        self.mean = self.contrast @ self.latent_mean + np.repeat(beta.sum(axis=1) * self.noise, factors.n_classes - 1)
         self.cross = self.contrast @ joint_covariance(blocks)  # (D, cn), covariance of g and f
         G = self.contrast @ self.cross.T
         each = np.arange(len(G)).reshape(alpha.shape)
         G[each[:, :, None], each[:, None, :]] += self.noise[:, None, None]
         G[np.diag_indices(len(G))] += JITTER * float(np.diagonal(G).mean())
+        self.root = cholesky(G.T, lower=True, check_finite=False)
         self.spread = _largest_eigenvalue(G)
-        self.root = cholesky(G.T, lower=True, overwrite_a=True, check_finite=False)
 
     def log_ratio(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """log Π Φ(g)/t(g) of every particle (q,) and its gradient by x (q, D); x (q, D)."""
@@ -88,22 +90,17 @@ class Differences:
 
     def latents(self, x: FloatArray, rng: np.random.Generator) -> FloatArray:
         """A draw of f given each x, (q, c, n): one of f and g under the sites, moved to where g is m + C x."""
-        shape = (*self.nu.shape, len(x))
+        shape = (*self.blocks.pi.shape, len(x))
         prior = np.matmul(self.factors.prior_root, rng.standard_normal(shape))
-        eta = self.nu[:, :, None] + precision_root_times(self.blocks.pi[:, :, None], rng.standard_normal(shape))
+        eta = precision_root_times(self.blocks.pi[:, :, None], rng.standard_normal(shape))
         e = prior + self.blocks.multiply_kernel(eta)
-        f = (e - self.blocks.multiply_kernel(self.blocks.solve(e))).reshape(-1, len(x))  # Σ (K⁻¹ L z + ν + E ξ)
+        f = (e - self.blocks.multiply_kernel(self.blocks.solve(e))).reshape(-1, len(x))  # Σ (K⁻¹ L z + E ξ)
         noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), len(x)))
-        g = self.contrast @ (f - self.latent_mean[:, None]) + np.repeat(noise, shape[0] - 1, axis=0)
+        g = self.contrast @ f + np.repeat(noise, shape[0] - 1, axis=0)
         away = x.T - solve_triangular(self.root, g, lower=True, check_finite=False)
         f += self.cross.T @ solve_triangular(self.root, away, lower=True, trans=1, check_finite=False)
+        f += self.latent_mean[:, None]
         return np.ascontiguousarray(f.reshape(shape).transpose(2, 0, 1))
-
-    @property
-    def latent_mean(self) -> FloatArray:
-        """Mean of f (cn,) under the sites."""
-        Knu = self.blocks.multiply_kernel(self.nu)
-        return (Knu - self.blocks.multiply_kernel(self.blocks.solve(Knu))).ravel()
 
 
 class Population(NamedTuple):
@@ -141,18 +138,18 @@ def _move(
 ) -> tuple[FloatArray, tuple[FloatArray, FloatArray], float]:
     """One trajectory of HMC on N(x) ratio^s for every particle, the Gaussian part an exact rotation; and its acceptance."""
     step = min(LONGEST_STEP, step / math.sqrt(s * g.spread))
-    n_steps = max(1, round(TRAJECTORY / step))
+    n_steps = min(max(1, round(TRAJECTORY / step)), MOST_STEPS)
     step *= rng.uniform(0.8, 1.2)
     cos, sin = math.cos(step), math.sin(step)
     p = rng.standard_normal(x.shape)
     energy = _energy(x, p, at[0], s)
     q, (value, slope) = x, at
     p = p + (0.5 * step * s) * slope
-    for i in range(n_steps):
-        q, p = cos * q + sin * p, cos * p - sin * q
-        value, slope = g.log_ratio(q)
-        p += ((1.0 if i < n_steps - 1 else 0.5) * step * s) * slope
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # a trajectory that leaves the world is not accepted
+        for i in range(n_steps):
+            q, p = cos * q + sin * p, cos * p - sin * q
+            value, slope = g.log_ratio(q)
+            p += ((1.0 if i < n_steps - 1 else 0.5) * step * s) * slope
         gain = energy - _energy(q, p, value, s)
     acceptance = np.exp(np.minimum(np.where(np.isnan(gain), -np.inf, gain), 0.0))
     accepted = rng.random(len(x)) < acceptance
@@ -234,9 +231,9 @@ def joint_covariance(blocks: DenseBlocks) -> FloatArray:
     return S
 
 
-def _largest_eigenvalue(G: FloatArray, n_steps: int = 10) -> float:
+def _largest_eigenvalue(G: FloatArray, n_steps: int = 20) -> float:
     """A few steps of the power method: a little too small."""
-    v = np.sqrt(np.diagonal(G))
+    v = np.random.default_rng(0).standard_normal(len(G))
     for _ in range(n_steps):
         v = G @ (v / np.linalg.norm(v))
     return float(np.linalg.norm(v))

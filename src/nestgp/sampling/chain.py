@@ -266,7 +266,8 @@ def run_chain(
     """One chain, continued from its checkpoint if there is one; an interrupt keeps what was drawn."""
     path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{number}.pkl")
     saved = _load(path, mark)
-    chain = Chain(*saved) if saved is not None else Chain(sampler.start(problem, rng), [], 0, rng)
+    with single_threaded_if_small(len(problem.X)):
+        chain = Chain(*saved) if saved is not None else Chain(sampler.start(problem, rng), [], 0, rng)
     state, begin, total = chain.state, chain.sweep, sampler.n_warmup + sampler.n_draws * sampler.thin
     last_saved = time.monotonic()
     try:

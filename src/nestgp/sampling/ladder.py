@@ -8,17 +8,18 @@ which HMC moves in with the gradient of EP's evidence; low ones are flat enough 
 by Metropolis' rule (Geyer 1991). On the first, θ also jumps to near where warm-up has been, from a kernel density of those
 places, which costs one run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of the first rung,
 with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`), by the same rule: the joint density of both
-changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over Z(θ). So the top is exact
-whatever EP is worth; its errors cost acceptance only, and aᵀθ, learnt in warm-up, is what can be told of them beforehand.
+changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over Z(θ). So EP's errors cost
+acceptance only, and aᵀθ, learnt in warm-up, is what can be told of them beforehand.
 
-Evidences are those of EP at its tolerance, which leaves them uncertain by some 10⁻³.
+The top is exact but for two things: EP at its tolerance leaves log Z(θ) uncertain by some 10⁻³, so that the rungs are stationary
+to that; and a θ at which EP finds no posterior at all is never visited.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -30,11 +31,11 @@ from sklearn.gaussian_process.kernels import Kernel
 from nestgp import kernels
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.nested_ep import NestedEP
-from nestgp.inference.result import Fit
+from nestgp.inference.result import Fit, Status
 from nestgp.kernel_gradient import contract
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.likelihoods import probit_log_likelihood
-from nestgp.sampling.annealed import Differences, anneal
+from nestgp.sampling.annealed import LONGEST_STEP, Differences, anneal
 from nestgp.sampling.chain import METRIC_UPDATES, TUNING, Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.factors import Factors
@@ -139,8 +140,11 @@ class LadderState:
 
     def freeze(self) -> None:
         """Adapt no longer."""
-        for step in (self.annealing_step, *(rung.step for rung in self.rungs)):
-            step.freeze()
+        self.annealing_step.freeze()
+        self.errors.clear()
+        for rung in self.rungs:
+            rung.step.freeze()
+            rung.trace.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"factors": None}  # follow from θ
@@ -157,8 +161,8 @@ class Ladder:
     jumps : tries of a jump on the first rung, in every sweep.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
 
-    Every sweep costs some ten runs of EP and n³ (c − 1)³ for annealing: for small data. Where θ is not sampled there are no
-    rungs, and every draw is an independent proposal.
+    Every sweep costs some fifteen runs of EP, and annealing n³ (c − 1)³ and some hundred times n² (c − 1)² for every particle: it
+    is for small data. Where θ is not sampled there are no rungs, and every draw is an independent proposal.
     """
 
     n_draws: int = 500
@@ -274,16 +278,21 @@ class Ladder:
     ) -> tuple[Top, Factors] | None:
         """Latents annealed at θ, and what they say of the evidence there; None where EP has no posterior to begin at."""
         factors = problem.factors(at.theta)
-        fit = self.approximation.infer(factors.shared_or_stack, problem.y, problem.n_classes, init=at.fit)
-        if not math.isfinite(fit.log_evidence):
+        K = factors.jittered if len(factors.jittered) > 1 else factors.jittered[0]
+        fit = self.approximation.infer(K, problem.y, problem.n_classes, init=at.fit)
+        if not _usable(fit):
             return None
         try:
+            _ = factors.prior_root
             g = Differences(fit, factors, problem.y)
-        except np.linalg.LinAlgError:
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError):
             return None
         found = anneal(g, self.particles, self.stages, step.value, rng)
-        if adapt:
+        longest = step.value > LONGEST_STEP * math.sqrt(g.spread)  # then a longer one would change nothing
+        if adapt and not (longest and found.accepted > step.target):
             step.update(found.accepted)
+        if not math.isfinite(found.log_evidence):
+            return None
         return Top(at, g.latents(found.x, rng), found.share, found.log_evidence), factors
 
     def _first_evaluation(self, problem: Problem, metric: FloatArray, rng: np.random.Generator) -> Evaluation:
@@ -304,17 +313,28 @@ class Ladder:
         factors = problem.factors(theta)
         K = factors.shared_or_stack
         fit = self.approximation.infer(K, problem.y, problem.n_classes, init=init)
-        if not math.isfinite(fit.log_evidence):
+        if not _usable(fit):
             return None
         slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=K) if problem.prior is not None else prior_slope
-        return Evaluation(theta, fit.log_evidence, log_prior, slope, prior_slope, fit.without_factor())
+        return Evaluation(theta, fit.log_evidence, log_prior, slope, prior_slope, _only_sites(fit))
 
     def record(self, problem: Problem, state: LadderState) -> Record:
         """Latents at new inputs follow from v: b = (K + I)⁻¹ v."""
         if state.factors is None:
             state.factors = problem.factors(state.top.at.theta)
         b = state.factors.times(state.factors.noisy_inverse, state.v)
-        return Record(state.top.at.theta.copy(), state.f, b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
+        return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
+
+
+def _usable(fit: Fit) -> bool:
+    """Whether there is an evidence that means something."""
+    return math.isfinite(fit.log_evidence) and fit.status is not Status.DIVERGED
+
+
+def _only_sites(fit: Fit) -> Fit:
+    """What a warm start needs of a fit: hundreds are kept."""
+    nothing: Any = None
+    return replace(fit, posterior=nothing, history=(), gradient=None, site_moments=None)
 
 
 def _exchange(upper: Rung, lower: Rung, tilt: FloatArray, rng: np.random.Generator) -> None:
