@@ -45,6 +45,10 @@ MOST_STEPS = 200
 #: Resampled when the effective share of the particles falls below this.
 RESAMPLE_BELOW = 0.5
 
+#: Of the mean of a function of a normal variable.
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)
 
@@ -55,7 +59,8 @@ class Differences:
     Attributes
     ----------
     mean (D,), root (D, D) lower : m and C, D = n (c − 1), the other classes of a row beside each other.
-    alpha, beta (D,) : the sites; log_mass : log Z_q; spread : λ, about the largest eigenvalue of C Cᵀ.
+    alpha, beta (D,) : the sites; log_mass : log Z_q; stiffness : λ, about the largest eigenvalue of Cᵀ H C, where H is diagonal
+        with the mean size of (log Φ/t)″ of every factor: what the steps of HMC must be short for.
     """
 
     def __init__(self, fit: Fit, factors: Factors, y: IntArray) -> None:
@@ -78,7 +83,8 @@ class Differences:
         G[each[:, :, None], each[:, None, :]] += self.noise[:, None, None]
         G[np.diag_indices(len(G))] += JITTER * float(np.diagonal(G).mean())
         self.root = cholesky(G.T, lower=True, check_finite=False)
-        self.spread = _largest_eigenvalue(G)
+        curvature = _mean_curvature(self.mean, np.sqrt(np.diagonal(G)), self.alpha, NODES, NODE_WEIGHTS)
+        self.stiffness = _largest_eigenvalue(self.root, curvature)
 
     def log_ratio(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """log Π Φ(g)/t(g) of every particle (q,) and its gradient by x (q, D); x (q, D)."""
@@ -115,7 +121,7 @@ class Population(NamedTuple):
 def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np.random.Generator) -> Population:
     """Particles of the exact posterior, from those of the sites.
 
-    step : of HMC at s = 1 in units of 1/√λ; at others it is step/√(s λ), for the ratio is as much flatter.
+    step : of HMC at s = 1 in units of 1/√λ, λ the stiffness; at others it is step/√(s λ), for the ratio is as much flatter.
     """
     x = rng.standard_normal((n_particles, g.mean.size))
     at = g.log_ratio(x)
@@ -137,7 +143,7 @@ def _move(
     g: Differences, x: FloatArray, at: tuple[FloatArray, FloatArray], s: float, step: float, rng: np.random.Generator
 ) -> tuple[FloatArray, tuple[FloatArray, FloatArray], float]:
     """One trajectory of HMC on N(x) ratio^s for every particle, the Gaussian part an exact rotation; and its acceptance."""
-    step = min(LONGEST_STEP, step / math.sqrt(s * g.spread))
+    step = min(LONGEST_STEP, step / math.sqrt(s * g.stiffness))
     n_steps = min(max(1, round(TRAJECTORY / step)), MOST_STEPS)
     step *= rng.uniform(0.8, 1.2)
     cos, sin = math.cos(step), math.sin(step)
@@ -231,9 +237,21 @@ def joint_covariance(blocks: DenseBlocks) -> FloatArray:
     return S
 
 
-def _largest_eigenvalue(G: FloatArray, n_steps: int = 20) -> float:
-    """A few steps of the power method: a little too small."""
-    v = np.random.default_rng(0).standard_normal(len(G))
+@numba.njit(cache=True, nogil=True)
+def _mean_curvature(mean, sd, alpha, nodes, weights):  # type: ignore[no-untyped-def]
+    """E |(log Φ(g) − β̃ g + ½ α̃ g²)″| for g ~ N(mean, sd²), (D,); (log Φ)″ = −r (r + g)."""
+    out = np.zeros(mean.size)
+    for d in range(mean.size):
+        for k in range(nodes.size):
+            _, ratio, ratio_plus_g = log_ndtr_and_ratio(mean[d] + sd[d] * nodes[k])
+            out[d] += weights[k] * abs(alpha[d] - ratio * ratio_plus_g)
+    return out
+
+
+def _largest_eigenvalue(root: FloatArray, h: FloatArray, n_steps: int = 20) -> float:
+    """Of Cᵀ diag(h) C, by a few steps of the power method: a little too small."""
+    v, size = np.random.default_rng(0).standard_normal(len(root)), 1.0
     for _ in range(n_steps):
-        v = G @ (v / np.linalg.norm(v))
-    return float(np.linalg.norm(v))
+        v = root.T @ (h * (root @ (v / max(np.linalg.norm(v), np.finfo(float).tiny))))
+        size = float(np.linalg.norm(v))
+    return max(size, 1e-6)

@@ -195,7 +195,7 @@ class Ladder:
             for beta in np.geomspace(1.0, self.hottest, self.rungs):
                 metric = problem.first_metric / math.sqrt(beta)
                 rungs.append(Rung(float(beta), self._first_evaluation(problem, metric, rng), metric))
-        step = StepSize(1.0, ANNEALING_ACCEPTANCE)
+        step = StepSize(0.4, ANNEALING_ACCEPTANCE)
         at = rungs[0].at if rungs else self._evaluate(problem, problem.first_theta, None)
         proposed = None if at is None else self._proposal(problem, at, step, rng, adapt=False)
         if proposed is None:
@@ -288,7 +288,7 @@ class Ladder:
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
             return None
         found = anneal(g, self.particles, self.stages, step.value, rng)
-        longest = step.value > LONGEST_STEP * math.sqrt(g.spread)  # then a longer one would change nothing
+        longest = step.value > LONGEST_STEP * math.sqrt(g.stiffness)  # then a longer one would change nothing
         if adapt and not (longest and found.accepted > step.target):
             step.update(found.accepted)
         if not math.isfinite(found.log_evidence):
