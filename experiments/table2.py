@@ -65,7 +65,7 @@ CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 320
 #: The same where a sweep takes seconds and there are two hyperparameters, where so many test rows never mix sooner, and on the
 #: ladder, whose draws are fewer and cost more.
 OTHER_LENGTHS = {
-    "usps_357": (80, (400, 560, 800)),
+    "usps_357": (80, (1200, 1600, 2200)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (180, (400, 550, 750, 1000, 1350, 1800, 2400)),
     "glass": (180, (400, 550, 750, 1000, 1350, 1800, 2400)),
