@@ -94,7 +94,10 @@ class Places:
 
 @dataclass
 class Rung:
-    """One θ under p_β; metric and step : θ moves in units of the columns of one, by the other, both learnt in warm-up."""
+    """One θ under p_β; metric and step : θ moves in units of the columns of one, by the other, both learnt in warm-up.
+
+    places : where jumps lead to near, of the first rung.
+    """
 
     beta: float
     at: Evaluation
@@ -283,7 +286,7 @@ class Ladder:
         if not _usable(fit):
             return None
         try:
-            _ = factors.prior_root
+            _ = factors.prior_root  # made here, where it may fail, for the latents
             g = Differences(fit, factors, problem.y)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
             return None
@@ -356,7 +359,8 @@ def _learn(state: LadderState) -> None:
         theta = np.array([at.theta for at in recent])
         rung.metric = learnt_metric(theta)
         rung.step.restart(0.4)
-        rung.places = Places(theta, tuple(at.fit for at in recent), WIDTH * rung.metric)
+        if rung is state.rungs[0]:
+            rung.places = Places(theta, tuple(at.fit for at in recent), WIDTH * rung.metric)
     errors = state.errors[len(state.errors) // 2 :]
     if len(errors) > 1:
         state.tilt = _slope(np.array([theta for theta, _ in errors]), np.array([error for _, error in errors]))
