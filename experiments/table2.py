@@ -67,11 +67,11 @@ CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 320
 OTHER_LENGTHS = {
     "usps_357": (80, (1200, 1600, 2200)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
-    "teaching": (180, (400, 550, 750, 1000, 1350, 1800, 2400)),
-    "glass": (180, (400, 550, 750, 1000, 1350, 1800, 2400)),
+    "teaching": (160, (400, 550, 750, 1000, 1350, 1800, 2400)),
+    "glass": (160, (400, 550, 750, 1000, 1350, 1800, 2400)),
 }
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses: particles of the ladder.
-HILLS = {"teaching": 32, "glass": 16}
+HILLS = {"teaching": 16, "glass": 8}
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
 #: Draws times test rows from which only some of the draws predict.

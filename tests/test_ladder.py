@@ -17,10 +17,12 @@ from nestgp.hyper import HalfStudentT
 from nestgp.inference import NestedEP
 from nestgp.predict import exact_log_probabilities
 from nestgp.sampling import Ladder, annealed, ladder
+from nestgp.sampling import emulator as emulator_module
 from nestgp.sampling.annealed import Differences, anneal, systematic
 from nestgp.sampling.chain import Problem
+from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
-from nestgp.sampling.ladder import Evaluation, Places, Rung
+from nestgp.sampling.ladder import Landscape, Place, Point, Rung, Survey
 from nestgp.sampling.mixing import ess_bulk
 from tests.oracles._types import Array, Labels
 from tests.oracles.integrals import log_evidence_bruteforce
@@ -77,7 +79,7 @@ def test_differences_against_dense(name: str) -> None:
     G = to_g @ cov @ to_g.T
     np.testing.assert_allclose(g.mean, to_g @ mean, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(g.root @ g.root.T, G, rtol=1e-7, atol=1e-8 * G.max())
-    np.testing.assert_allclose(g.cross, to_g @ cov[:, : c * 4], rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(g.covariance.times(np.eye(c * 4)), cov[: c * 4, : c * 4], rtol=1e-7, atol=1e-8)
     at = zip(g.mean, np.sqrt(np.diag(G)), g.alpha, strict=True)
     h = [float(np.mean(np.abs(curvature(mean + sd * NORMAL, alpha)))) for mean, sd, alpha in at]
     assert g.stiffness == pytest.approx(np.linalg.eigvalsh(g.root.T @ np.diag(h) @ g.root)[-1], rel=0.1)
@@ -177,60 +179,109 @@ def test_fixed_hyperparameters_against_brute_force(name: str) -> None:
     assert np.all(np.abs(each.mean(axis=(0, 1)) - expected) < 4.0 * np.hypot(error, 1e-3))
 
 
-def evaluation(theta: float, log_evidence: float) -> Evaluation:
-    nothing: Any = None
-    return Evaluation(np.array([theta]), log_evidence, 0.0, np.zeros(1), np.zeros(1), nothing)
+def place(theta: float, log_evidence: float) -> Place:
+    return Place(np.array([theta]), log_evidence, 0.0, np.zeros(1), np.zeros(1))
 
 
 def test_exchange_follows_metropolis() -> None:
     """Of the two orders of two θ, each stands as often as p_β(θ₁) p_β′(θ₂) says."""
-    rng, tilt = np.random.default_rng(0), np.array([0.4])
-    upper, lower = Rung(1.0, evaluation(0.0, -1.0), np.eye(1)), Rung(0.3, evaluation(1.0, -0.5), np.eye(1))
+    rng = np.random.default_rng(0)
+    upper, lower = Rung(1.0, place(0.0, -1.0), np.eye(1)), Rung(0.3, place(1.0, -0.1), np.eye(1))
     first = []
     for _ in range(20_000):
-        ladder._exchange(upper, lower, tilt, rng)
+        ladder._exchange(upper, lower, rng)
         first.append(upper.at.theta[0] == 0.0)
-    log_odds = (1.0 - 0.3) * (-1.0 - (-0.5 + 0.4))
+    log_odds = (1.0 - 0.3) * (-1.0 - -0.1)
     assert np.mean(first) == pytest.approx(1.0 / (1.0 + np.exp(-log_odds)), abs=0.015)
 
 
+def landscape_of(problem: Problem, theta: Array, tilt: Array) -> Landscape:
+    """From EP at the rows of θ (m, p)."""
+    points = [Ladder()._point(problem, at, None) for at in theta]
+    return Landscape(problem, Survey.of([point for point in points if point is not None]), tilt)
+
+
+def test_points_have_the_evidence_of_ep_and_its_slope() -> None:
+    problem = Problem(SHARED, X4, Y4, C, HalfStudentT(), np.ones(2))
+    theta, h = kernels.theta(SHARED), 1e-4
+    at = [theta, *(theta + s for s in h * np.eye(2)), *(theta - s for s in h * np.eye(2))]
+    exact = [NestedEP(tol=1e-10).infer(kernels.gram(kernels.with_theta(SHARED, x), X4), Y4, C).log_evidence for x in at]
+    point = Ladder()._point(problem, theta, None)
+    assert point is not None
+    assert point.log_evidence == pytest.approx(exact[0], abs=2e-3)  # EP at its tolerance of 1e-2
+    np.testing.assert_allclose(point.slope, (np.array(exact[1:3]) - exact[3:]) / (2 * h), rtol=0.05, atol=0.02)
+
+
 def test_density_of_a_rung_and_its_gradient() -> None:
-    problem, sampler = Problem(SHARED, X4, Y4, C, HalfStudentT(), np.ones(2)), Ladder()
-    theta, tilt, h = kernels.theta(SHARED), np.array([0.3, -0.2]), 1e-4
+    problem = Problem(SHARED, X4, Y4, C, HalfStudentT(), np.ones(2))
+    centre, tilt, h = kernels.theta(SHARED), np.array([0.3, -0.2]), 1e-5
+    landscape = landscape_of(problem, centre + 0.7 * np.random.default_rng(0).standard_normal((12, 2)), tilt)
+    theta = centre + 0.2
 
     def value(theta: Array) -> float:
-        found = sampler._evaluate(problem, theta, None)
+        found = landscape.at(theta)
         assert found is not None
-        return found.tempered(0.6, tilt)[0]
+        return found.tempered(0.6)[0]
 
-    found = sampler._evaluate(problem, theta, None)
+    found = landscape.at(theta)
     assert found is not None
-    exact = NestedEP(tol=1e-10).infer(kernels.gram(SHARED, X4), Y4, C).log_evidence
-    assert found.tempered(0.6, tilt)[0] == pytest.approx(0.6 * (exact + tilt @ theta) + problem.log_prior(theta)[0], abs=2e-3)
+    exact = NestedEP(tol=1e-10).infer(kernels.gram(kernels.with_theta(SHARED, theta), X4), Y4, C).log_evidence
+    assert found.tempered(0.6)[0] == pytest.approx(0.6 * (exact + tilt @ theta) + problem.log_prior(theta)[0], abs=0.02)
     numeric = [(value(theta + s) - value(theta - s)) / (2 * h) for s in h * np.eye(2)]
-    np.testing.assert_allclose(found.tempered(0.6, tilt)[1], numeric, rtol=0.05, atol=0.02)  # EP at its tolerance of 1e-2
+    np.testing.assert_allclose(found.tempered(0.6)[1], numeric, rtol=1e-6, atol=1e-8)
+
+
+ONE = ConstantKernel(3.0, "fixed") * RBF(0.8, (0.1, 10.0))
+ONE_GRID = np.linspace(*np.log([0.1, 10.0]), 400)[1:-1, None]
+
+
+def assert_moments(draws: Array, grid: Array, log_p: Array) -> None:
+    """Mean and variance of a chain (m,) are those of a density on a grid."""
+    weight = np.exp(log_p - log_p.max())
+    weight /= weight.sum()
+    mean = weight @ grid
+    for values, expected in ((draws, mean), ((draws - mean) ** 2, weight @ (grid - mean) ** 2)):
+        chain = values[None]
+        assert abs(chain.mean() - expected) < 4.0 * chain.std() / np.sqrt(ess_bulk(chain))
 
 
 def test_a_rung_keeps_its_density() -> None:
     """Moments of θ along a chain of one rung against a grid."""
-    kernel, beta, tilt = ConstantKernel(3.0, "fixed") * RBF(0.8, (0.1, 10.0)), 0.4, np.array([0.5])
-    problem, sampler, rng = Problem(kernel, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
-    grid = np.linspace(*np.log([0.1, 10.0]), 60)
-    found = [sampler._evaluate(problem, np.array([theta]), None) for theta in grid[1:-1]]
-    log_p = np.array([at.tempered(beta, tilt)[0] for at in found if at is not None])
-    weight = np.exp(log_p - log_p.max())
-    weight /= weight.sum()
-    mean = weight @ grid[1:-1]
-    at = sampler._evaluate(problem, np.zeros(1), None)
+    beta, rng = 0.4, np.random.default_rng(0)
+    landscape = landscape_of(Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), ONE_GRID[::50], np.array([0.5]))
+    log_p = np.array([found.tempered(beta)[0] for theta in ONE_GRID if (found := landscape.at(theta)) is not None])
+    at = landscape.at(np.zeros(1))
     assert at is not None
     rung, draws = Rung(beta, at, np.array([[0.8]])), []
     rung.step.restart(1.0)  # about two thirds are accepted
-    for _ in range(600):
-        sampler._move(problem, rung, tilt, rng, False)
+    for _ in range(4000):
+        ladder._move(landscape, rung, rng, False)
         draws.append(rung.at.theta[0])
-    for values, expected in ((draws, mean), ((draws - mean) ** 2, weight @ (grid[1:-1] - mean) ** 2)):
-        chain = np.array([values])
-        assert abs(chain.mean() - expected) < 4.0 * chain.std() / np.sqrt(ess_bulk(chain))
+    assert_moments(np.array(draws), ONE_GRID[:, 0], log_p)
+
+
+def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator() -> None:
+    """An emulator that knows one point only, and that wrongly, offers the θ; the moments are those of EP's evidence."""
+    problem, sampler, rng = Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
+    tilt = np.array([0.5])
+    points = [sampler._point(problem, theta, None) for theta in ONE_GRID[::5]]
+    log_p = np.array([point.tilted(tilt) + problem.log_prior(point.theta)[0] for point in points if point is not None])
+    state = sampler.start(problem, rng)
+    right = state.ep
+    wrong = Point(right.theta, right.log_evidence, right.slope + 1.5, right.fit)
+    state.tilt, state.survey = tilt, Survey.of([wrong])
+    landscape, draws = Landscape(problem, state.survey, tilt), []
+    at = landscape.at(right.theta)
+    assert at is not None
+    state.rungs[0].at, state.rungs[0].metric = at, np.array([[0.8]])
+    for _ in range(1500):
+        for _ in range(4):
+            ladder._move(landscape, state.rungs[0], rng, False)
+        sampler._offer(landscape, state, rng, False)
+        draws.append(state.ep.theta[0])
+    emulated = [found.tempered(1.0)[0] for theta in ONE_GRID[::5] if (found := landscape.at(theta)) is not None]
+    assert np.ptp(np.array(emulated) - log_p) > 2.0  # so that it matters
+    assert_moments(np.array(draws), ONE_GRID[::5, 0], log_p)
 
 
 def test_slope_of_the_error_is_found() -> None:
@@ -238,21 +289,6 @@ def test_slope_of_the_error_is_found() -> None:
     theta = rng.standard_normal((400, 3)) * np.array([1.0, 0.3, 2.0])
     error = 5.0 + theta @ np.array([0.7, 0.0, -0.4]) + 0.1 * rng.standard_normal(400)
     np.testing.assert_allclose(ladder._slope(theta, error), [0.7, 0.0, -0.4], atol=0.06)
-
-
-def test_places_are_a_mixture_of_normals() -> None:
-    rng, nothing = np.random.default_rng(0), ()
-    theta, root = rng.standard_normal((5, 2)), np.array([[0.8, 0.0], [0.3, 0.5]])
-    each = [stats.multivariate_normal(place, root @ root.T) for place in theta]
-    at = theta[:2] + 0.3
-    expected = [np.log(np.mean([part.pdf(x) for part in each])) for x in at]
-    found = [Places(theta, nothing, root).log_density(x) for x in at]
-    assert found[1] - found[0] == pytest.approx(expected[1] - expected[0], rel=1e-10)
-    fits: Any = tuple(range(5))
-    draws = [Places(theta, fits, root).draw(rng) for _ in range(20_000)]
-    away = np.array([x - theta[int(fit)] for x, fit in draws])  # type: ignore[call-overload]
-    np.testing.assert_allclose(np.cov(away.T), root @ root.T, atol=0.03)
-    assert np.bincount([int(fit) for _, fit in draws]).min() > 3700  # type: ignore[call-overload]
 
 
 class TwoHills:
@@ -268,7 +304,7 @@ class TwoHills:
 
 
 def test_two_hills_have_their_shares() -> None:
-    """A rung whose tilt favours the lesser hill jumps between them; the top must find their exact shares.
+    """The first rung's tilt favours the lesser hill; the top must find their exact shares.
 
     With evidences of 4 : 1, say, the rung has odds of 4^0.6; a top that took every θ would have them too, one without Z 4^1.6.
     """
@@ -281,23 +317,125 @@ def test_two_hills_have_their_shares() -> None:
     expected = evidence[0] / sum(evidence)
     assert 0.6 < expected < 0.95
 
-    problem, sampler = Problem(kernel, X4, Y4, C, hills, np.ones(1)), Ladder(rungs=1, jumps=2, particles=4, stages=5)
+    problem, sampler = Problem(kernel, X4, Y4, C, hills, np.ones(1)), Ladder(rungs=1, particles=4, stages=5)
     rng = np.random.default_rng(0)
     state = sampler.start(problem, rng)
     state.tilt = 0.4 * np.log(evidence[0] / evidence[1]) / np.diff(hills.centres)
-    rung, first, on_rung = state.rungs[0], [], []
-    met = [sampler._evaluate(problem, np.array([centre]), None) for centre in hills.centres]
-    theta, fits = np.array([at.theta for at in met if at is not None]), tuple(at.fit for at in met if at is not None)
-    # the first hill twice, and both wider than they are
-    rung.places = Places(theta[[0, 0, 1]], (fits[0], *fits), np.array([[0.15]]))
+    landscape = landscape_of(problem, np.linspace(-1.3, 1.5, 9)[:, None], state.tilt)
+    state.survey = landscape.survey
+    places = [found for theta in np.linspace(-1.5, 1.7, 400) if (found := landscape.at(np.array([theta]))) is not None]
+    share = np.exp([found.tempered(1.0)[0] for found in places])
+    top, on_rung = [], []
     for _ in range(800):
-        sampler._jump(problem, rung, state.tilt, rng)
+        state.rungs[0].at = places[rng.choice(len(places), p=share / share.sum())]  # HMC would stay on one hill
+        sampler._offer(landscape, state, rng, False)
+        on_rung.append(state.ep.theta[0] < 0.1)
         sampler._climb(problem, state, rng, False)
-        first.append(state.top.at.theta[0] < 0.1)
-        on_rung.append(rung.at.theta[0] < 0.1)
-    shares = np.array([first], dtype=float)
+        top.append(state.top.at.theta[0] < 0.1)
+    shares = np.array([top], dtype=float)
     error = shares.std() / np.sqrt(ess_bulk(shares))
     assert error < 0.025
     assert abs(shares.mean() - expected) < 4.0 * error
     odds = (evidence[0] / evidence[1]) ** 0.6  # EP's evidence is nearly the exact one here
     assert abs(np.mean(on_rung) - odds / (1.0 + odds)) < 0.1
+
+
+def test_draws_repeated_from_one_population() -> None:
+    """θ changes with every third draw at the most, the latents with nearly every one."""
+    sampler = Ladder(30, 12, 1, rungs=2, particles=16, stages=4, repeat=3)
+    fit: Any = sampler.sample(SHARED, X4, Y4, C, np.random.default_rng(0), prior=HalfStudentT())
+    draws = fit.posterior.draws
+    theta, f = draws.theta[0], draws.f[0].reshape(30, -1)
+    changed = np.flatnonzero(np.any(np.diff(theta, axis=0) != 0.0, axis=1)) + 1
+    assert len(changed) > 3
+    assert np.all(changed % 3 == 0)
+    assert len(np.unique(f, axis=0)) > 22
+
+
+def test_a_ladder_crosses_between_hills_of_the_evidence() -> None:
+    """Lengthscales short and long explain these labels; with most of warm-up spent on one hill, each chain finds both."""
+    rng = np.random.default_rng(3)
+    X = np.sort(rng.uniform(-2.0, 2.0, 14))[:, None]
+    y = np.where(np.arange(14) % 4 == 1, 1 - (X[:, 0] > 0), X[:, 0] > 0).astype(int)
+    kernel = ConstantKernel(10.0, "fixed") * RBF(1.0, (0.02, 20.0))
+    fit: Any = Ladder(150, 60, 2, particles=8, stages=8).sample(kernel, X, y, 2, rng, prior=HalfStudentT())
+    log_scale = fit.posterior.draws.theta[:, :, 0]
+    grid = np.linspace(*np.log([0.02, 20.0]), 80)[1:-1]
+    problem = Problem(kernel, X, y, 2, HalfStudentT(), np.ones(1))
+    ep = [NestedEP().infer(kernels.gram(kernels.with_theta(kernel, np.array([t])), X), y, 2).log_evidence for t in grid]
+    log_p = np.array(ep) + [problem.log_prior(np.array([t]))[0] for t in grid]
+    share = np.exp(log_p - log_p.max())[grid < -1.0].sum() / np.exp(log_p - log_p.max()).sum()
+    assert 0.1 < share < 0.9
+    assert np.all(np.abs((log_scale < -1.0).mean(axis=1) - share) < 0.2)  # EP's evidence is not quite the exact one
+
+
+# ------------------------------------------------------------------------------------------------------ emulator
+
+
+def bumps(theta: Array) -> tuple[float, Array]:
+    """A smooth function of three variables with two hills, and its gradient."""
+    centres, widths = np.array([[-1.0, 0.5, 0.0], [1.2, -0.5, 1.0]]), np.array([1.0, 2.0, 3.0])
+    x = (theta - centres) / widths
+    each = np.array([12.0, 9.0]) * np.exp(-0.5 * (x * x).sum(axis=1))
+    return float(each.sum()), -(each[:, None] * x / widths).sum(axis=0)
+
+
+def emulated(m: int, seed: int = 0) -> tuple[Emulator, Array]:
+    theta = np.random.default_rng(seed).standard_normal((m, 3)) * np.array([1.2, 1.5, 2.0])
+    value, slope = (np.array(part) for part in zip(*(bumps(at) for at in theta), strict=True))
+    return Emulator.through(theta, value, slope), theta
+
+
+def test_emulator_goes_through_its_points() -> None:
+    emulator, theta = emulated(30)
+    for at in theta:
+        (value, slope), expected = emulator(at), bumps(at)
+        assert value == pytest.approx(expected[0], abs=0.1)  # twice the noise that it allows for
+        np.testing.assert_allclose(slope, expected[1], atol=0.15)
+    assert [emulator.nearest(at + 1e-3) for at in theta[:5]] == [0, 1, 2, 3, 4]
+
+
+def test_emulator_predicts_better_from_more_points() -> None:
+    new = np.random.default_rng(9).standard_normal((200, 3)) * np.array([1.2, 1.5, 2.0])
+    each = [emulated(m)[0] for m in (10, 40, 160)]
+    rms = [np.sqrt(np.mean([(emulator(at)[0] - bumps(at)[0]) ** 2 for at in new])) for emulator in each]
+    assert rms[2] < 0.2 < rms[0]
+    assert rms[0] > rms[1] > rms[2]
+
+
+def test_slope_of_the_emulator() -> None:
+    emulator, _ = emulated(20)
+    theta, h = np.array([0.3, -0.8, 1.1]), 1e-5
+    numeric = [(emulator(theta + s)[0] - emulator(theta - s)[0]) / (2 * h) for s in h * np.eye(3)]
+    np.testing.assert_allclose(emulator(theta)[1], numeric, rtol=1e-6)
+
+
+def test_covariances_of_slopes_are_derivatives() -> None:
+    """Of k = 1/(1 + ½ |u − u′|²), by central differences."""
+    u, h = np.array([[0.3, -0.7], [1.1, 0.4]]), 1e-4
+    steps = [np.zeros(2), np.array([h, 0.0]), np.array([0.0, h])]
+
+    def derivative(a: int, b: int) -> float:
+        def k(s: float, t: float) -> float:
+            away = u[0] + s * steps[a] - u[1] - t * steps[b]
+            return float(1.0 / (1.0 + 0.5 * away @ away))
+
+        if a == 0 or b == 0:
+            return k(0, 0) if a == b else (k(1, 1) - k(-1, -1)) / (2 * h)
+        return (k(1, 1) - k(1, -1) - k(-1, 1) + k(-1, -1)) / (4 * h * h)
+
+    expected = [[derivative(a, b) for b in range(3)] for a in range(3)]
+    A = emulator_module._covariance(u)
+    np.testing.assert_allclose(A[:3, 3:], expected, atol=1e-6)
+    np.testing.assert_array_equal(A, A.T)
+    assert np.linalg.eigvalsh(A)[0] > 0.0
+
+
+def test_far_below_is_only_far_below() -> None:
+    """A value of −10⁶ would leave nothing of the others."""
+    theta = np.random.default_rng(0).standard_normal((30, 3)) * np.array([1.2, 1.5, 2.0])
+    value, slope = (np.array(part) for part in zip(*(bumps(at) for at in theta), strict=True))
+    theta, slope = np.append(theta, [[9.0, 0.0, 0.0]], axis=0), np.append(slope, [[-1e7, 0.0, 0.0]], axis=0)
+    emulator = Emulator.through(theta, np.append(value, -1e6), slope)
+    assert max(abs(emulator(at)[0] - bumps(at)[0]) for at in theta[:30]) < 0.3
+    assert emulator(theta[30])[0] < value.max() - 40.0

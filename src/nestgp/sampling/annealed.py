@@ -77,14 +77,14 @@ class Differences:
         self.noise = 1.0 / (1.0 + alpha.sum(axis=1))
         self.contrast = contrasts(y, alpha * self.noise[:, None], factors.n_classes)
         self.mean = self.contrast @ self.latent_mean + np.repeat(beta.sum(axis=1) * self.noise, factors.n_classes - 1)
-        self.cross = self.contrast @ joint_covariance(blocks)  # (D, cn), covariance of g and f
-        G = self.contrast @ self.cross.T
+        self.covariance = Covariance.of(blocks)
+        G = self.covariance.between(self.contrast)
         each = np.arange(len(G)).reshape(alpha.shape)
         G[each[:, :, None], each[:, None, :]] += self.noise[:, None, None]
         G[np.diag_indices(len(G))] += JITTER * float(np.diagonal(G).mean())
-        self.root = cholesky(G.T, lower=True, check_finite=False)
         curvature = _mean_curvature(self.mean, np.sqrt(np.diagonal(G)), self.alpha, NODES, NODE_WEIGHTS)
-        self.stiffness = _largest_eigenvalue(self.root, curvature)
+        self.stiffness = _largest_eigenvalue(G, curvature)
+        self.root = cholesky(G.T, lower=True, overwrite_a=True, check_finite=False)
 
     def log_ratio(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """log Π Φ(g)/t(g) of every particle (q,) and its gradient by x (q, D); x (q, D)."""
@@ -104,7 +104,7 @@ class Differences:
         noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), len(x)))
         g = self.contrast @ f + np.repeat(noise, shape[0] - 1, axis=0)
         away = x.T - solve_triangular(self.root, g, lower=True, check_finite=False)
-        f += self.cross.T @ solve_triangular(self.root, away, lower=True, trans=1, check_finite=False)
+        f += self.covariance.times(self.contrast.T @ solve_triangular(self.root, away, lower=True, trans=1, check_finite=False))
         f += self.latent_mean[:, None]
         return np.ascontiguousarray(f.reshape(shape).transpose(2, 0, 1))
 
@@ -221,20 +221,41 @@ def contrasts(y: IntArray, weight: FloatArray, n_classes: int) -> csr_array:
     return csr_array((values.ravel(), columns.ravel(), rows), shape=(n * m, n_classes * n))
 
 
-def joint_covariance(blocks: DenseBlocks) -> FloatArray:
-    """Σ = K − K M K (cn, cn), class by class: δ_kl (K − K B_k K) + U_kᵀ U_l with U_k = L_P⁻¹ B_k K_k."""
-    c, n = blocks.n_classes, blocks.n
-    inverse_root = np.tril(blocks.factor_p)
-    U = np.empty((n, c * n))
-    own = []
-    for k in range(c):
-        BK = blocks.B[k] @ blocks.class_kernel(k)
-        U[:, k * n : (k + 1) * n] = inverse_root @ BK
-        own.append(blocks.class_kernel(k) - blocks.class_kernel(k) @ BK)
-    S = U.T @ U
-    for k in range(c):
-        S[k * n : (k + 1) * n, k * n : (k + 1) * n] += 0.5 * (own[k] + own[k].T)
-    return S
+class Covariance(NamedTuple):
+    """Σ = K − K M K of all latents, class by class, as δ_kl own_k + U_kᵀ U_l with own_k = K − K B_k K and U_k = L_P⁻¹ B_k K.
+
+    own (c, n, n), U (n, cn). A third of the operations that Σ itself would take.
+    """
+
+    own: FloatArray
+    U: FloatArray
+
+    @classmethod
+    def of(cls, blocks: DenseBlocks) -> Covariance:
+        c, n = blocks.n_classes, blocks.n
+        own, U = np.empty((c, n, n)), np.empty((n, c * n))
+        for k in range(c):
+            K = blocks.class_kernel(k)
+            BK = blocks.B[k] @ K
+            own[k] = K - K @ BK
+            U[:, k * n : (k + 1) * n] = dtrmm(1.0, blocks.factor_p.T, BK.T, side=1, trans_a=0, lower=0).T
+        return cls(0.5 * (own + own.transpose(0, 2, 1)), U)
+
+    def times(self, x: FloatArray) -> FloatArray:
+        """Σ x for x (cn, q)."""
+        c, n, _ = self.own.shape
+        return np.matmul(self.own, x.reshape(c, n, -1)).reshape(x.shape) + self.U.T @ (self.U @ x)
+
+    def between(self, contrast: csr_array) -> FloatArray:
+        """H Σ Hᵀ for contrasts H of the latents of single rows, as :func:`contrasts` makes them."""
+        c, n, _ = self.own.shape
+        V = contrast @ self.U.T
+        G = V @ V.T
+        h = contrast.data.reshape(n, -1, c)
+        view = G.reshape(n, c - 1, n, c - 1)
+        for k in range(c):
+            view += h[:, :, k, None, None] * self.own[k][:, None, :, None] * h[:, :, k]
+        return G
 
 
 @numba.njit(cache=True, nogil=True)
@@ -248,10 +269,11 @@ def _mean_curvature(mean, sd, alpha, nodes, weights):  # type: ignore[no-untyped
     return out
 
 
-def _largest_eigenvalue(root: FloatArray, h: FloatArray, n_steps: int = 20) -> float:
-    """Of Cᵀ diag(h) C, by a few steps of the power method: a little too small."""
-    v, size = np.random.default_rng(0).standard_normal(len(root)), 1.0
+def _largest_eigenvalue(G: FloatArray, h: FloatArray, n_steps: int = 20) -> float:
+    """Of Cᵀ diag(h) C with C Cᵀ = G, by a few steps of the power method: a little too small."""
+    root, size = np.sqrt(h), 1.0
+    v = np.random.default_rng(0).standard_normal(len(G))
     for _ in range(n_steps):
-        v = root.T @ (h * (root @ (v / max(np.linalg.norm(v), np.finfo(float).tiny))))
+        v = root * (G @ (root * (v / max(np.linalg.norm(v), np.finfo(float).tiny))))
         size = float(np.linalg.norm(v))
     return max(size, 1e-6)

@@ -1,18 +1,18 @@
-"""A sampler for hyperparameters with several hills: the exact posterior on top of a ladder of EP's.
+"""A sampler for hyperparameters with several hills: the exact posterior on top of a ladder of cheaper ones.
 
-The rungs are densities of θ alone,
+The lower rungs are densities of θ alone,
 
-    p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = log Z_EP(θ) + aᵀθ,    β = 1 on the first, less on every one below,
+    p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = s(θ) + aᵀθ,    β = 1 on the first, less on every one below,
 
-which HMC moves in with the gradient of EP's evidence; low ones are flat enough to leave a hill, and neighbours exchange their θ
-by Metropolis' rule (Geyer 1991). On the first, θ also jumps to near where warm-up has been, from a kernel density of those
-places, which costs one run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of the first rung,
-with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`), by the same rule: the joint density of both
-changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over Z(θ). So EP's errors cost
-acceptance only, and aᵀθ, learnt in warm-up, is what can be told of them beforehand.
+where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC moves
+in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That costs
+milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the first by
+the same rule, at the cost of a run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's
+rung, with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then
+changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over EP's evidence times exp(aᵀθ). So
+errors of the emulator and of EP cost acceptance only, and aᵀθ, learnt in warm-up, is what can be told of EP's beforehand.
 
-The top is exact but for two things: EP at its tolerance leaves log Z(θ) uncertain by some 10⁻³, so that the rungs are stationary
-to that; and a θ at which EP finds no posterior at all is never visited.
+The top is exact but for a θ at which EP finds no posterior at all, which is never visited.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.special import logsumexp
 from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
@@ -36,82 +34,112 @@ from nestgp.kernel_gradient import contract
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.likelihoods import probit_log_likelihood
 from nestgp.sampling.annealed import LONGEST_STEP, Differences, anneal
-from nestgp.sampling.chain import METRIC_UPDATES, TUNING, Problem, Record
+from nestgp.sampling.chain import Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
+from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize, hmc_step
 from nestgp.sampling.moves import METRIC_SHRINKAGE, learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
-#: Most leapfrog steps of a trajectory: each is a run of EP.
-LEAPFROG = 8
-#: Rounds of exchanges between neighbours in a sweep: they cost nothing, and a θ climbs the whole ladder at once.
-EXCHANGES = 10
-#: Width h of the kernel density of places, in units of the metric.
-WIDTH = 0.5
+#: Most leapfrog steps of a trajectory on a rung.
+LEAPFROG = 16
+#: Trajectories on every rung in a sweep, each followed by a round of exchanges: they cost little beside annealing.
+ROUNDS = 10
+#: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
+TUNING = 10
+#: The emulator is made anew whenever there are so many times as many points as it had.
+GROWTH = 1.5
+#: Most numbers that it goes through: their covariance matrix is factorised.
+MOST_OBSERVATIONS = 4500
+#: An error of the emulator that is worth another point, however many there are.
+NEWS = 0.3
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
 RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """EP at θ: its evidence and prior, the gradients of both, and its sites for a warm start."""
+class Point:
+    """EP at θ: log evidence, its gradient, and its sites for a warm start."""
+
+    theta: FloatArray
+    log_evidence: float
+    slope: FloatArray
+    fit: Fit
+
+    def tilted(self, tilt: FloatArray) -> float:
+        """log Z_EP(θ) + aᵀθ."""
+        return self.log_evidence + float(tilt @ self.theta)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Points at which EP has been run, and its evidence everywhere as far as they tell."""
+
+    points: tuple[Point, ...]
+    emulator: Emulator
+
+    @classmethod
+    def of(cls, points: Sequence[Point], before: Survey | None = None) -> Survey:
+        """The latest of the points, as many as can be gone through."""
+        kept = points[-max(8, MOST_OBSERVATIONS // (points[0].theta.size + 1)) :]
+        theta, slope = np.array([point.theta for point in kept]), np.array([point.slope for point in kept])
+        value = np.array([point.log_evidence for point in kept])
+        return cls(tuple(kept), Emulator.through(theta, value, slope, None if before is None else before.emulator))
+
+    def fit_near(self, theta: FloatArray) -> Fit:
+        """Sites to start EP from at θ."""
+        return self.points[self.emulator.nearest(theta)].fit
+
+
+@dataclass(frozen=True)
+class Place:
+    """θ with log Z(θ) and log p(θ), and the gradients of both."""
 
     theta: FloatArray
     log_evidence: float
     log_prior: float
     evidence_slope: FloatArray
     prior_slope: FloatArray
-    fit: Fit
 
-    def tilted(self, tilt: FloatArray) -> float:
-        """log Z(θ) = log Z_EP(θ) + aᵀθ."""
-        return self.log_evidence + float(tilt @ self.theta)
-
-    def tempered(self, beta: float, tilt: FloatArray) -> tuple[float, FloatArray]:
+    def tempered(self, beta: float) -> tuple[float, FloatArray]:
         """log p_β(θ) up to a constant, and its gradient."""
-        return beta * self.tilted(tilt) + self.log_prior, beta * (self.evidence_slope + tilt) + self.prior_slope
+        return beta * self.log_evidence + self.log_prior, beta * self.evidence_slope + self.prior_slope
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where a rung has been, theta (m, p), with the fits there; root (p, p) lower : of the covariance around each, h² C Cᵀ."""
+class Landscape:
+    """p(θ) and Z(θ) as the rungs see them; tilt (p,) : a."""
 
-    theta: FloatArray
-    fits: tuple[Fit, ...]
-    root: FloatArray
+    problem: Problem
+    survey: Survey
+    tilt: FloatArray
 
-    def draw(self, rng: np.random.Generator) -> tuple[FloatArray, Fit]:
-        """θ ~ g, and a fit near it."""
-        j = int(rng.integers(len(self.theta)))
-        return self.theta[j] + self.root @ rng.standard_normal(self.theta.shape[1]), self.fits[j]
-
-    def log_density(self, theta: FloatArray) -> float:
-        """log g(θ) = log mean_j N(θ | θ_j, h² C Cᵀ), up to a constant."""
-        x = solve_triangular(self.root, (theta - self.theta).T, lower=True)
-        return float(logsumexp(-0.5 * np.einsum("pm,pm->m", x, x)))
+    def at(self, theta: FloatArray) -> Place | None:
+        """None where the prior has no density."""
+        log_prior, prior_slope = self.problem.log_prior(theta)
+        if not math.isfinite(log_prior):
+            return None
+        value, slope = self.survey.emulator(theta)
+        return Place(theta, value + float(self.tilt @ theta), log_prior, slope + self.tilt, prior_slope)
 
 
 @dataclass
 class Rung:
-    """One θ under p_β; metric and step : θ moves in units of the columns of one, by the other, both learnt in warm-up.
-
-    places : where jumps lead to near, of the first rung.
-    """
+    """One θ under p_β; metric and step : θ moves in units of the columns of one, by the other, both learnt in warm-up."""
 
     beta: float
-    at: Evaluation
+    at: Place
     metric: FloatArray
     step: StepSize = field(default_factory=lambda: StepSize(0.4, RUNG_ACCEPTANCE))
-    trace: list[Evaluation] = field(default_factory=list)
-    places: Places | None = None
+    trace: list[FloatArray] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Top:
-    """θ with a population of latents f (q, c, n), their shares (q,), and the log of the estimate of p(y | θ) that they give."""
+    """EP at θ, a population of latents f (q, c, n), their shares (q,), and the log of the estimate of p(y | θ) that they give."""
 
-    at: Evaluation
+    at: Point
     f: FloatArray
     share: FloatArray
     log_evidence: float
@@ -123,22 +151,27 @@ class Top:
 
 @dataclass
 class LadderState:
-    """Where a chain is; sweeps : how many there were; accepted : probability that the last θ offered to the top was taken.
+    """Where a chain is; accepted : probability that the last θ offered to the top was taken; drawn : sweeps after warm-up.
 
-    tilt (p,) : a; errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
+    ep : the rung below the top; rungs : those below that, none where θ is not sampled; tilt (p,) : a.
+    points : where EP has been run; survey : what was last made of them.
+    errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
     f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
     """
 
     top: Top
+    ep: Point
     rungs: list[Rung]
+    points: list[Point]
+    survey: Survey | None
     annealing_step: StepSize
     tilt: FloatArray
     errors: list[tuple[FloatArray, float]] = field(default_factory=list)
     f: FloatArray = field(default_factory=lambda: np.empty(0))
     v: FloatArray = field(default_factory=lambda: np.empty(0))
-    sweeps: int = 0
     accepted: float = 1.0
     warmup_left: int = 1 << 30
+    drawn: int = 0
     factors: Factors | None = field(default=None, repr=False)
 
     def freeze(self) -> None:
@@ -161,11 +194,12 @@ class Ladder:
     ----------
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
     rungs, hottest : densities of θ below the exact one, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
-    jumps : tries of a jump on the first rung, in every sweep.
+    tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
+    repeat : draws from one population of latents before the next is annealed; more than one where that takes seconds.
 
-    Every sweep costs some fifteen runs of EP, and annealing n³ (c − 1)³ and some hundred times n² (c − 1)² for every particle: it
-    is for small data. Where θ is not sampled there are no rungs, and every draw is an independent proposal.
+    Every sweep costs a few runs of EP, and annealing n³ (c − 1)³ and some hundred times n² (c − 1)² for every particle: it is for
+    small data. Where θ is not sampled there are no rungs, and every draw is an independent proposal.
     """
 
     n_draws: int = 500
@@ -174,9 +208,10 @@ class Ladder:
     thin: int = 1
     rungs: int = 4
     hottest: float = 0.3
-    jumps: int = 4
-    particles: int = 32
+    tries: int = 2
+    particles: int = 16
     stages: int = 20
+    repeat: int = 1
     checkpoint: str | None = None
 
     likelihood: ClassVar[str] = "probit"
@@ -192,97 +227,86 @@ class Ladder:
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
     def start(self, problem: Problem, rng: np.random.Generator) -> LadderState:
-        """Every rung near the mode of θ, the wider the lower it is, and the top at the θ of the first."""
-        rungs = []
-        if problem.prior is not None:
-            for beta in np.geomspace(1.0, self.hottest, self.rungs):
-                metric = problem.first_metric / math.sqrt(beta)
-                rungs.append(Rung(float(beta), self._first_evaluation(problem, metric, rng), metric))
-        step = StepSize(0.4, ANNEALING_ACCEPTANCE)
-        at = rungs[0].at if rungs else self._evaluate(problem, problem.first_theta, None)
-        proposed = None if at is None else self._proposal(problem, at, step, rng, adapt=False)
+        """EP at a few θ around the mode, a first emulator, and every rung and the top at the best of them."""
+        points = self._first_points(problem, rng)
+        best = max(points, key=lambda point: point.log_evidence)
+        step, tilt = StepSize(0.4, ANNEALING_ACCEPTANCE), np.zeros(best.theta.size)
+        proposed = self._anneal(problem, best, step, rng, adapt=False)
         if proposed is None:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
-        return LadderState(proposed[0], rungs, step, np.zeros_like(problem.first_theta), factors=proposed[1])
+        state = LadderState(proposed[0], best, [], points, None, step, tilt, factors=proposed[1])
+        if problem.prior is not None:
+            state.survey = Survey.of(points)
+            place = Landscape(problem, state.survey, tilt).at(best.theta)
+            assert place is not None  # EP was run there
+            for beta in np.geomspace(1.0, self.hottest, self.rungs):
+                state.rungs.append(Rung(float(beta), place, problem.first_metric / math.sqrt(beta)))
+        return state
 
     def sweep(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
-        """Move on the rungs, every second time the lower ones; exchange between neighbours; jump; offer the top a θ."""
-        state.sweeps += 1
-        for k, rung in enumerate(state.rungs):
-            if k == 0 or state.sweeps % 2:
-                self._move(problem, rung, state.tilt, rng, warmup)
-        for _ in range(EXCHANGES):
-            for pair in pairwise(state.rungs):
-                _exchange(*pair, state.tilt, rng)
-        if state.rungs:
-            self._jump(problem, state.rungs[0], state.tilt, rng)
-        self._climb(problem, state, rng, warmup)
-        if warmup and state.rungs:
-            _learn(state)
+        """A new θ for every rung that takes one, then one of the top's population by its share."""
+        if warmup or state.drawn % self.repeat == 0:
+            self._renew(problem, state, rng, warmup)
+        state.drawn += not warmup
         state.f = state.top.f[rng.choice(len(state.top.share), p=state.top.share)]
         state.v = np.empty_like(state.f)
         draw_auxiliary(state.f, problem.y, rng, state.v)
 
-    def _move(self, problem: Problem, rung: Rung, tilt: FloatArray, rng: np.random.Generator, adapt: bool) -> None:
-        """One trajectory of HMC under p_β."""
-        centre, seen = rung.at, [rung.at]
+    def _renew(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
+        """Offer EP's rung some θ, then the top one, but not in early warm-up, when little is known of the evidence."""
+        learn = warmup and state.warmup_left >= TUNING
+        if state.survey is not None:
+            landscape = Landscape(problem, state.survey, state.tilt)
+            for _ in range(self.tries):
+                _stir(landscape, state.rungs, rng, warmup)
+                self._offer(landscape, state, rng, learn)
+            if learn:
+                self._look_lower(problem, state, rng)
+        if not warmup or not state.rungs or state.warmup_left < self.n_warmup // 2:
+            self._climb(problem, state, rng, warmup)
+        if learn:
+            _learn(problem, state)
 
-        def log_density(x: FloatArray) -> tuple[float, FloatArray]:
-            theta = centre.theta + rung.metric @ x
-            found = self._evaluate(problem, theta, seen[0].fit)
-            if found is None:
-                return -math.inf, x
-            seen[0] = found
-            value, slope = found.tempered(rung.beta, tilt)
-            return value, rung.metric.T @ slope
+    def _offer(self, landscape: Landscape, state: LadderState, rng: np.random.Generator, learn: bool) -> None:
+        """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
+        first, back = state.rungs[0], landscape.at(state.ep.theta)
+        point = self._point(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
+        if point is None:
+            return
+        assert back is not None  # it has been there
+        gain = point.tilted(state.tilt) - state.ep.tilted(state.tilt) + back.log_evidence - first.at.log_evidence
+        error = point.tilted(state.tilt) - first.at.log_evidence
+        if learn and (abs(error) > NEWS or len(state.points) < _enough(point.theta.size)):
+            state.points.append(point)
+        if math.log1p(-rng.random()) < gain:
+            state.ep, first.at = point, back
 
-        start = np.zeros(centre.theta.size)
-        value, slope = centre.tempered(rung.beta, tilt)
-        n_steps = quarter_turn(rung.step.value, LEAPFROG, rng)
-        end, _, acceptance = hmc_step(log_density, start, (value, rung.metric.T @ slope), rung.step.value, n_steps, rng)
-        if adapt:
-            rung.step.update(acceptance)
-        if end is not start:
-            rung.at = seen[0]
-
-    def _jump(self, problem: Problem, rung: Rung, tilt: FloatArray, rng: np.random.Generator) -> None:
-        """Some tries of an independent proposal from the places, by Metropolis and Hastings' rule."""
-        for _ in range(self.jumps if rung.places is not None else 0):
-            assert rung.places is not None
-            theta, near = rung.places.draw(rng)
-            uniform, found = rng.random(), self._evaluate(problem, theta, near)
-            if found is None:
-                continue
-            gain = found.tempered(rung.beta, tilt)[0] - rung.at.tempered(rung.beta, tilt)[0]
-            gain += rung.places.log_density(rung.at.theta) - rung.places.log_density(theta)
-            if math.log1p(-uniform) < gain:
-                rung.at = found
+    def _look_lower(self, problem: Problem, state: LadderState, rng: np.random.Generator) -> None:
+        """EP at the θ of a lower rung too, as long as points are few."""
+        assert state.survey is not None
+        theta = state.rungs[int(rng.integers(len(state.rungs)))].at.theta
+        if len(state.points) < _enough(theta.size):
+            point = self._point(problem, theta, state.survey.fit_near(theta))
+            state.points += [] if point is None else [point]
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
-        """Offer the top what is annealed at the θ of the first rung, which gets the top's in exchange."""
-        first = state.rungs[0] if state.rungs else None
-        at = state.top.at if first is None else first.at
-        proposed = self._proposal(problem, at, state.annealing_step, rng, adapt)
+        """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""
+        proposed = self._anneal(problem, state.ep, state.annealing_step, rng, adapt)
         if proposed is None:
             state.accepted = 0.0
             return
         top, factors = proposed
         if adapt:
-            state.errors.append((at.theta, top.log_evidence - at.log_evidence))
+            state.errors.append((top.at.theta, top.log_evidence - top.at.log_evidence))
         state.accepted = math.exp(min(0.0, top.log_weight(state.tilt) - state.top.log_weight(state.tilt)))
-        if rng.random() >= state.accepted:
-            return
-        if first is not None:
-            first.at = state.top.at
-        state.top, state.factors = top, factors
+        if rng.random() < state.accepted:
+            state.ep, state.top, state.factors = state.top.at, top, factors
 
-    def _proposal(
-        self, problem: Problem, at: Evaluation, step: StepSize, rng: np.random.Generator, adapt: bool
+    def _anneal(
+        self, problem: Problem, at: Point, step: StepSize, rng: np.random.Generator, adapt: bool
     ) -> tuple[Top, Factors] | None:
         """Latents annealed at θ, and what they say of the evidence there; None where EP has no posterior to begin at."""
-        factors = problem.factors(at.theta)
-        K = factors.jittered if len(factors.jittered) > 1 else factors.jittered[0]
-        fit = self.approximation.infer(K, problem.y, problem.n_classes, init=at.fit)
+        fit, factors = self._infer(problem, at.theta, at.fit)
         if not _usable(fit):
             return None
         try:
@@ -298,28 +322,34 @@ class Ladder:
             return None
         return Top(at, g.latents(found.x, rng), found.share, found.log_evidence), factors
 
-    def _first_evaluation(self, problem: Problem, metric: FloatArray, rng: np.random.Generator) -> Evaluation:
-        """At a θ around the first one, closer to it after every failure."""
-        theta = problem.first_theta
-        for scale in (1.0, 0.5, 0.25, 0.0):
-            near = np.clip(theta + scale * metric @ rng.standard_normal(theta.size), *kernels.bounds(problem.kernel).T)
-            found = self._evaluate(problem, near, None)
-            if found is not None:
-                return found
-        raise NotPositiveDefiniteError("nested EP found no posterior near the first hyperparameters")
+    def _first_points(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
+        """EP where a search has ended and, if θ is sampled, at some θ around it."""
+        centre = problem.first_theta
+        found = [self._point(problem, centre, None)]
+        if problem.prior is not None:
+            bounds = kernels.bounds(problem.kernel).T
+            for _ in range(centre.size + 2):
+                near = np.clip(centre + problem.first_metric @ rng.standard_normal(centre.size), *bounds)
+                found.append(self._point(problem, near, None))
+        points = [point for point in found if point is not None]
+        if not points:
+            raise NotPositiveDefiniteError("nested EP found no posterior near the first hyperparameters")
+        return points
 
-    def _evaluate(self, problem: Problem, theta: FloatArray, init: Fit | None) -> Evaluation | None:
-        """EP at θ; None where it finds no evidence, or the prior has none."""
-        log_prior, prior_slope = (0.0, np.zeros(theta.size)) if problem.prior is None else problem.log_prior(theta)
-        if not math.isfinite(log_prior):
-            return None
-        factors = problem.factors(theta)
-        K = factors.shared_or_stack
-        fit = self.approximation.infer(K, problem.y, problem.n_classes, init=init)
+    def _point(self, problem: Problem, theta: FloatArray, near: Fit | None) -> Point | None:
+        """EP at θ; None where it finds no evidence."""
+        fit, factors = self._infer(problem, theta, near)
         if not _usable(fit):
             return None
-        slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=K) if problem.prior is not None else prior_slope
-        return Evaluation(theta, fit.log_evidence, log_prior, slope, prior_slope, _only_sites(fit))
+        slope = np.zeros(theta.size)
+        if problem.prior is not None:
+            slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
+        return Point(theta, fit.log_evidence, slope, _only_sites(fit))
+
+    def _infer(self, problem: Problem, theta: FloatArray, near: Fit | None) -> tuple[Fit, Factors]:
+        factors = problem.factors(theta)
+        K = factors.jittered if len(factors.jittered) > 1 else factors.jittered[0]
+        return self.approximation.infer(K, problem.y, problem.n_classes, init=near), factors
 
     def record(self, problem: Problem, state: LadderState) -> Record:
         """Latents at new inputs follow from v: b = (K + I)⁻¹ v."""
@@ -340,30 +370,67 @@ def _only_sites(fit: Fit) -> Fit:
     return replace(fit, posterior=nothing, history=(), gradient=None, site_moments=None)
 
 
-def _exchange(upper: Rung, lower: Rung, tilt: FloatArray, rng: np.random.Generator) -> None:
+def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: bool) -> None:
+    """One trajectory of HMC under p_β."""
+    centre, last = rung.at, rung.at
+
+    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
+        nonlocal last
+        found = landscape.at(centre.theta + rung.metric @ x)
+        if found is None:
+            return -math.inf, x
+        last = found
+        value, slope = found.tempered(rung.beta)
+        return value, rung.metric.T @ slope
+
+    start = np.zeros(centre.theta.size)
+    value, slope = centre.tempered(rung.beta)
+    n_steps = quarter_turn(rung.step.value, LEAPFROG, rng)
+    end, _, acceptance = hmc_step(log_density, start, (value, rung.metric.T @ slope), rung.step.value, n_steps, rng)
+    if end is not start:
+        rung.at = last
+    if adapt:
+        rung.step.update(acceptance)
+        rung.trace.append(rung.at.theta)
+
+
+def _exchange(upper: Rung, lower: Rung, rng: np.random.Generator) -> None:
     """θ of two neighbours change places by Metropolis' rule: p_β(θ′) p_β′(θ)/(p_β(θ) p_β′(θ′)) = (Z(θ′)/Z(θ))^(β − β′)."""
-    gain = (upper.beta - lower.beta) * (lower.at.tilted(tilt) - upper.at.tilted(tilt))
+    gain = (upper.beta - lower.beta) * (lower.at.log_evidence - upper.at.log_evidence)
     if math.log1p(-rng.random()) < gain:
         upper.at, lower.at = lower.at, upper.at
 
 
-def _learn(state: LadderState) -> None:
-    """Now and then the metric of a rung becomes the spread of the later half of its θ, and a the slope of EP's error."""
-    for rung in state.rungs:
-        rung.trace.append(rung.at)
-    seen = len(state.rungs[0].trace)
-    if seen not in METRIC_UPDATES or state.warmup_left < TUNING:
+def _stir(landscape: Landscape, rungs: Sequence[Rung], rng: np.random.Generator, adapt: bool) -> None:
+    """Some rounds of moves and exchanges on the emulated rungs."""
+    for _ in range(ROUNDS):
+        for rung in rungs:
+            _move(landscape, rung, rng, adapt)
+        for pair in pairwise(rungs):
+            _exchange(*pair, rng)
+
+
+def _enough(p: int) -> int:
+    """Points for an emulator of p hyperparameters: six times what a quadratic function has coefficients, with p slopes each."""
+    return 12 + 3 * p * p
+
+
+def _learn(problem: Problem, state: LadderState) -> None:
+    """Now and then, and once more before the steps are tuned: a new emulator, tilt and metrics; all rungs look again."""
+    if state.survey is None:
         return
+    last = state.warmup_left == TUNING
+    if not last and len(state.points) < GROWTH * len(state.survey.points):
+        return
+    state.survey = Survey.of(state.points, state.survey)
+    if last and len(state.errors) > 1:
+        state.tilt = _slope(np.array([theta for theta, _ in state.errors]), np.array([error for _, error in state.errors]))
+    landscape = Landscape(problem, state.survey, state.tilt)
     for rung in state.rungs:
-        recent = rung.trace[seen // 2 :]
-        theta = np.array([at.theta for at in recent])
-        rung.metric = learnt_metric(theta)
-        rung.step.restart(0.4)
-        if rung is state.rungs[0]:
-            rung.places = Places(theta, tuple(at.fit for at in recent), WIDTH * rung.metric)
-    errors = state.errors[len(state.errors) // 2 :]
-    if len(errors) > 1:
-        state.tilt = _slope(np.array([theta for theta, _ in errors]), np.array([error for _, error in errors]))
+        if len(rung.trace) > 2 * rung.at.theta.size:
+            rung.metric = learnt_metric(np.array(rung.trace[len(rung.trace) // 2 :]))
+            rung.step.restart(0.4)
+        rung.at = landscape.at(rung.at.theta) or rung.at
 
 
 def _slope(theta: FloatArray, error: FloatArray) -> FloatArray:

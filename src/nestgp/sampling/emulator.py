@@ -1,0 +1,143 @@
+"""A stand-in for log Z(θ) that costs microseconds: a Gaussian process through its values and gradients at some θ.
+
+With u = θ/ℓ coordinate by coordinate, q = ½ |u − u′|², and the covariance function σ² k(q), k = 1/(1 + q) (rational quadratic),
+values and gradients of the process have the covariances
+
+    cov(f, f′) = σ² k,    cov(f, ∂f′) = σ² k₁ (u − u′),    cov(∂f, ∂f′) = σ² (k₁ I − k₂ (u − u′)(u − u′)ᵀ),
+
+k₁ = −dk/dq = 1/(1 + q)², k₂ = d²k/dq² = 2/(1 + q)³. EP gives all p slopes of the evidence for a sixth of its time, so m runs of
+it are m (p + 1) observations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.optimize import minimize
+
+from nestgp.arrays import FloatArray
+from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place
+
+#: Standard deviation of what EP at its tolerance leaves uncertain of a value and of a slope.
+NOISE = 0.05
+#: How far below the largest value any other is told from another.
+DEPTH = 60.0
+#: Points that ℓ and σ are fitted to, and most iterations of that.
+FITTED_POINTS, FIT_ITERATIONS = 40, 20
+#: Limits of ℓ, in standard deviations of the points, and of σ.
+SCALE_LIMITS, SIZE_LIMITS = (0.3, 100.0), (1.0, 1e3)
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """Mean of the process given what was seen: s(θ) = level + Σ_i a_i k(q_i) + k₁(q_i) (u − u_i)ᵀ b_i.
+
+    points (m, p) : u_i; weights (m, 1 + p) : a_i, b_i; scale (p,) : ℓ; size : σ.
+    """
+
+    points: FloatArray
+    weights: FloatArray
+    scale: FloatArray
+    size: float
+    level: float
+
+    @classmethod
+    def through(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, before: Emulator | None = None) -> Emulator:
+        """Given values (m,) and slopes (m, p) at θ (m, p); ``before``: whose ℓ and σ to begin with."""
+        low = value < value.max() - DEPTH
+        value, slope = np.maximum(value, value.max() - DEPTH), np.where(low[:, None], 0.0, slope)
+        level = float(value.mean())
+        spread = np.maximum(theta.std(axis=0), 1e-3)
+        start = np.append(2.0 * spread, 10.0) if before is None else np.append(before.scale, before.size)
+        limits = [*((low * s, high * s) for s in spread for low, high in [SCALE_LIMITS]), SIZE_LIMITS]
+        lower, upper = np.log(np.array(limits)).T
+        some = np.unique(np.linspace(0, len(theta) - 1, FITTED_POINTS).round().astype(int))
+        observed = theta[some], value[some] - level, slope[some]
+        how: Any = {"method": "L-BFGS-B", "bounds": list(zip(lower, upper, strict=True)), "options": {"maxiter": FIT_ITERATIONS}}
+        first = np.clip(np.log(start), lower, upper)
+        found = minimize(_minus_log_likelihood, first, observed, **how)
+        scale, size = np.exp(found.x[:-1]), float(np.exp(found.x[-1]))
+        root, y = _whitened(scale, size, theta, value - level, slope)
+        weights = solve_triangular(root, y, lower=True, trans=1, check_finite=False).reshape(len(theta), -1)
+        return cls(theta / scale, size**2 * weights, scale, size, level)
+
+    def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """s(θ) and its gradient (p,)."""
+        value, slope = _predict(theta / self.scale, self.points, self.weights)
+        return self.level + value, slope / self.scale
+
+    def nearest(self, theta: FloatArray) -> int:
+        """Which of the points is nearest to θ."""
+        away = self.points - theta / self.scale
+        return int(np.argmin(np.einsum("mp,mp->m", away, away)))
+
+
+def _whitened(scale: FloatArray, size: float, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Any]:
+    """L with L Lᵀ the covariance of all that was observed, slopes by u, and L⁻¹ of the observations (m (1 + p),)."""
+    A = _covariance(theta / scale)
+    A *= size**2
+    A[np.diag_indices(len(A))] += NOISE**2 * np.tile(np.append(1.0, scale**2), len(theta))
+    cholesky_in_place(A)
+    y = np.column_stack([value, slope * scale]).ravel()
+    return A, solve_triangular(A, y, lower=True, check_finite=False)
+
+
+def _minus_log_likelihood(log_hyper: FloatArray, theta: FloatArray, value: FloatArray, slope: FloatArray) -> float:
+    """−log p(values, slopes | ℓ, σ), up to a constant: slopes are by θ, whose density has a factor Π ℓ for every point."""
+    scale, size = np.exp(log_hyper[:-1]), float(np.exp(log_hyper[-1]))
+    try:
+        root, y = _whitened(scale, size, theta, value, slope)
+    except NotPositiveDefiniteError:
+        return 1e12
+    return float(0.5 * y @ y + np.log(np.diagonal(root)).sum() - len(theta) * np.log(scale).sum())
+
+
+@numba.njit(cache=True, nogil=True)
+def _covariance(u):  # type: ignore[no-untyped-def]
+    """Of values and slopes of all points together, point by point, (m (1 + p), m (1 + p)), σ = 1; u (m, p)."""
+    m, p = u.shape
+    A = np.empty((m * (p + 1), m * (p + 1)))
+    for i in range(m):
+        for j in range(i + 1):
+            q = 0.0
+            for d in range(p):
+                q += 0.5 * (u[i, d] - u[j, d]) ** 2
+            k = 1.0 / (1.0 + q)
+            k1, k2 = k * k, 2.0 * k * k * k
+            row, column = i * (p + 1), j * (p + 1)
+            A[row, column] = k
+            for d in range(p):
+                away = u[i, d] - u[j, d]
+                A[row, column + 1 + d] = k1 * away
+                A[row + 1 + d, column] = -k1 * away
+                for e in range(p):
+                    A[row + 1 + d, column + 1 + e] = -k2 * away * (u[i, e] - u[j, e])
+                A[row + 1 + d, column + 1 + d] += k1
+            for d in range(p + 1):
+                for e in range(p + 1):
+                    A[column + e, row + d] = A[row + d, column + e]
+    return A
+
+
+@numba.njit(cache=True, nogil=True)
+def _predict(u, points, weights):  # type: ignore[no-untyped-def]
+    """Σ_i a_i k(q_i) + k₁(q_i) (u − u_i)ᵀ b_i and its gradient by u (p,)."""
+    m, p = points.shape
+    value, slope = 0.0, np.zeros(p)
+    for i in range(m):
+        q, along = 0.0, 0.0
+        for d in range(p):
+            away = u[d] - points[i, d]
+            q += 0.5 * away * away
+            along += away * weights[i, 1 + d]
+        k = 1.0 / (1.0 + q)
+        k1, k2 = k * k, 2.0 * k * k * k
+        value += weights[i, 0] * k + along * k1
+        outward = weights[i, 0] * k1 + along * k2
+        for d in range(p):
+            slope[d] += k1 * weights[i, 1 + d] - outward * (u[d] - points[i, d])
+    return value, slope
