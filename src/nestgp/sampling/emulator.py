@@ -16,18 +16,23 @@ from typing import Any
 
 import numba
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import solve, solve_triangular
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 
 from nestgp.arrays import FloatArray
 from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place
 
 #: Standard deviation of what EP at its tolerance leaves uncertain of a value and of a slope.
 NOISE = 0.05
-#: How far below the largest value any other is told from another.
-DEPTH = 60.0
+#: How far below the largest value any other is told from another: this, and so much more for every dimension.
+DEPTH, DEPTH_EACH = 40.0, 2.0
 #: Points that ℓ and σ are fitted to, and most iterations of that.
 FITTED_POINTS, FIT_ITERATIONS = 40, 20
+#: Nearest neighbours of so many of the points are within the distance that is trusted; beyond it s falls by FALL σ r².
+TRUSTED, FALL = 0.9, 1.0
+#: How much larger than all that was seen it may be anywhere.
+ABOVE = 1.0
 #: Limits of ℓ, in standard deviations of the points, and of σ.
 SCALE_LIMITS, SIZE_LIMITS = (0.3, 100.0), (1.0, 1e3)
 
@@ -36,6 +41,7 @@ SCALE_LIMITS, SIZE_LIMITS = (0.3, 100.0), (1.0, 1e3)
 class Emulator:
     """Mean of the process given what was seen: s(θ) = level + Σ_i a_i k(q_i) + k₁(q_i) (u − u_i)ᵀ b_i.
 
+    It may promise hills where nobody has been: no more than ``most`` is believed, and less beyond ``trusted`` from every point.
     points (m, p) : u_i; weights (m, 1 + p) : a_i, b_i; scale (p,) : ℓ; size : σ.
     """
 
@@ -44,14 +50,16 @@ class Emulator:
     scale: FloatArray
     size: float
     level: float
+    most: float = np.inf
+    trusted: float = np.inf
 
     @classmethod
     def through(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, before: Emulator | None = None) -> Emulator:
         """Given values (m,) and slopes (m, p) at θ (m, p); ``before``: whose ℓ and σ to begin with."""
-        low = value < value.max() - DEPTH
-        value, slope = np.maximum(value, value.max() - DEPTH), np.where(low[:, None], 0.0, slope)
+        floor = value.max() - DEPTH - DEPTH_EACH * theta.shape[1]
+        value, slope = np.maximum(value, floor), np.where((value < floor)[:, None], 0.0, slope)
         level = float(value.mean())
-        spread = np.maximum(theta.std(axis=0), 1e-3)
+        spread = np.maximum(theta.std(axis=0), 0.1)
         start = np.append(2.0 * spread, 10.0) if before is None else np.append(before.scale, before.size)
         limits = [*((low * s, high * s) for s in spread for low, high in [SCALE_LIMITS]), SIZE_LIMITS]
         lower, upper = np.log(np.array(limits)).T
@@ -63,17 +71,30 @@ class Emulator:
         scale, size = np.exp(found.x[:-1]), float(np.exp(found.x[-1]))
         root, y = _whitened(scale, size, theta, value - level, slope)
         weights = solve_triangular(root, y, lower=True, trans=1, check_finite=False).reshape(len(theta), -1)
-        return cls(theta / scale, size**2 * weights, scale, size, level)
+        points = theta / scale
+        away = cdist(points, points) + np.diag(np.full(len(points), np.inf))
+        trusted = float(np.quantile(away.min(axis=1), TRUSTED, method="lower"))
+        return cls(points, size**2 * weights, scale, size, level, float(value.max()) + ABOVE, trusted)
+
+    def smoother(self, theta: FloatArray, value: FloatArray, size: float, noise: float) -> Emulator:
+        """A process with the same ℓ, another σ and noise, through values (m,) at θ (m, p) without slopes."""
+        points, level = theta / self.scale, float(value.mean())
+        k = size**2 / (1.0 + 0.5 * cdist(points, points, "sqeuclidean"))
+        a = size**2 * solve(k + noise**2 * np.eye(len(k)), value - level, assume_a="pos")
+        return Emulator(points, np.column_stack([a, np.zeros_like(points)]), self.scale, size, level)
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """s(θ) and its gradient (p,)."""
-        value, slope = _predict(theta / self.scale, self.points, self.weights)
+        limits = self.most - self.level, self.trusted, FALL * self.size
+        value, slope = _predict(theta / self.scale, self.points, self.weights, *limits)
         return self.level + value, slope / self.scale
 
-    def nearest(self, theta: FloatArray) -> int:
-        """Which of the points is nearest to θ."""
+    def nearest(self, theta: FloatArray) -> tuple[int, float]:
+        """Which of the points is nearest to θ, and how far it is."""
         away = self.points - theta / self.scale
-        return int(np.argmin(np.einsum("mp,mp->m", away, away)))
+        squared = np.einsum("mp,mp->m", away, away)
+        i = int(np.argmin(squared))
+        return i, float(np.sqrt(squared[i]))
 
 
 def _whitened(scale: FloatArray, size: float, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Any]:
@@ -124,10 +145,11 @@ def _covariance(u):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _predict(u, points, weights):  # type: ignore[no-untyped-def]
-    """Σ_i a_i k(q_i) + k₁(q_i) (u − u_i)ᵀ b_i and its gradient by u (p,)."""
+def _predict(u, points, weights, most, trusted, fall):  # type: ignore[no-untyped-def]
+    """min(most, Σ_i a_i k(q_i) + k₁(q_i) (u − u_i)ᵀ b_i) − fall max(0, r² − trusted²), r = min |u − u_i|, and its gradient."""
     m, p = points.shape
     value, slope = 0.0, np.zeros(p)
+    nearest, least = 0, np.inf
     for i in range(m):
         q, along = 0.0, 0.0
         for d in range(p):
@@ -140,4 +162,12 @@ def _predict(u, points, weights):  # type: ignore[no-untyped-def]
         outward = weights[i, 0] * k1 + along * k2
         for d in range(p):
             slope[d] += k1 * weights[i, 1 + d] - outward * (u[d] - points[i, d])
+        if q < least:
+            nearest, least = i, q
+    if value > most:
+        value, slope = most, np.zeros(p)
+    if 2.0 * least > trusted * trusted:
+        value -= fall * (2.0 * least - trusted * trusted)
+        for d in range(p):
+            slope[d] -= 2.0 * fall * (u[d] - points[nearest, d])
     return value, slope

@@ -2,17 +2,17 @@
 
 The lower rungs are densities of θ alone,
 
-    p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = s(θ) + aᵀθ,    β = 1 on the first, less on every one below,
+    p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = s(θ) + e(θ),    β = 1 on the first, less on every one below,
 
 where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC moves
 in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That costs
 milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the first by
 the same rule, at the cost of a run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's
 rung, with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then
-changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over EP's evidence times exp(aᵀθ). So
-errors of the emulator and of EP cost acceptance only, and aᵀθ, learnt in warm-up, is what can be told of EP's beforehand.
+changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over EP's evidence times exp(e(θ)). So
+errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can be told of EP's beforehand.
 
-The top is exact but for a θ at which EP finds no posterior at all, which is never visited.
+The top is exact but for a θ at which EP does not converge, which is never visited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from nestgp import kernels
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.nested_ep import NestedEP
-from nestgp.inference.result import Fit, Status
+from nestgp.inference.result import Fit
 from nestgp.kernel_gradient import contract
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.likelihoods import probit_log_likelihood
@@ -39,7 +39,7 @@ from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize, hmc_step
-from nestgp.sampling.moves import METRIC_SHRINKAGE, learnt_metric, quarter_turn
+from nestgp.sampling.moves import learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
 #: Most leapfrog steps of a trajectory on a rung.
@@ -47,13 +47,18 @@ LEAPFROG = 16
 #: Trajectories on every rung in a sweep, each followed by a round of exchanges: they cost little beside annealing.
 ROUNDS = 10
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
-TUNING = 10
-#: The emulator is made anew whenever there are so many times as many points as it had.
-GROWTH = 1.5
+SETTLING = 10
+#: The emulator is made anew whenever there are so many times as many points, or so many that it was wrong at by that much.
+GROWTH, SURPRISES, SURPRISE = 1.5, 3, 2.0
+#: By how much it must have been too large on a lower rung for that to count.
+FALSE_HILL = 5.0
 #: Most numbers that it goes through: their covariance matrix is factorised.
 MOST_OBSERVATIONS = 4500
 #: An error of the emulator that is worth another point, however many there are.
 NEWS = 0.3
+#: How much the error of EP's log evidence may vary with θ, the standard deviation of one estimate of it, and at how many of them
+#: something is made of them, beside the end of warm-up.
+ERROR_SIZE, ERROR_NOISE, ERROR_UPDATES = 2.0, 0.5, (20,)
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
 RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
 
@@ -67,9 +72,9 @@ class Point:
     slope: FloatArray
     fit: Fit
 
-    def tilted(self, tilt: FloatArray) -> float:
-        """log Z_EP(θ) + aᵀθ."""
-        return self.log_evidence + float(tilt @ self.theta)
+    def corrected(self, error: Emulator | None) -> float:
+        """log Z_EP(θ) + e(θ)."""
+        return self.log_evidence + (0.0 if error is None else error(self.theta)[0])
 
 
 @dataclass(frozen=True)
@@ -81,15 +86,16 @@ class Survey:
 
     @classmethod
     def of(cls, points: Sequence[Point], before: Survey | None = None) -> Survey:
-        """The latest of the points, as many as can be gone through."""
-        kept = points[-max(8, MOST_OBSERVATIONS // (points[0].theta.size + 1)) :]
+        """Of as many of the points as can be gone through, early and late ones."""
+        some = np.linspace(0, len(points) - 1, min(len(points), most_points(points[0].theta.size))).round().astype(int)
+        kept = [points[i] for i in some]
         theta, slope = np.array([point.theta for point in kept]), np.array([point.slope for point in kept])
         value = np.array([point.log_evidence for point in kept])
         return cls(tuple(kept), Emulator.through(theta, value, slope, None if before is None else before.emulator))
 
     def fit_near(self, theta: FloatArray) -> Fit:
         """Sites to start EP from at θ."""
-        return self.points[self.emulator.nearest(theta)].fit
+        return self.points[self.emulator.nearest(theta)[0]].fit
 
 
 @dataclass(frozen=True)
@@ -109,11 +115,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Landscape:
-    """p(θ) and Z(θ) as the rungs see them; tilt (p,) : a."""
+    """p(θ) and Z(θ) as the emulated rungs see them; error : e, None before anything is known of it."""
 
     problem: Problem
     survey: Survey
-    tilt: FloatArray
+    error: Emulator | None = None
 
     def at(self, theta: FloatArray) -> Place | None:
         """None where the prior has no density."""
@@ -121,7 +127,16 @@ class Landscape:
         if not math.isfinite(log_prior):
             return None
         value, slope = self.survey.emulator(theta)
-        return Place(theta, value + float(self.tilt @ theta), log_prior, slope + self.tilt, prior_slope)
+        if self.error is not None:
+            more, steeper = self.error(theta)
+            value, slope = value + more, slope + steeper
+        return Place(theta, value, log_prior, slope, prior_slope)
+
+    def known(self, theta: FloatArray) -> Place:
+        """The same where some chain has been."""
+        place = self.at(theta)
+        assert place is not None
+        return place
 
 
 @dataclass
@@ -144,17 +159,17 @@ class Top:
     share: FloatArray
     log_evidence: float
 
-    def log_weight(self, tilt: FloatArray) -> float:
+    def log_weight(self, error: Emulator | None) -> float:
         """log w(θ)."""
-        return self.log_evidence - self.at.tilted(tilt)
+        return self.log_evidence - self.at.corrected(error)
 
 
 @dataclass
 class LadderState:
     """Where a chain is; accepted : probability that the last θ offered to the top was taken; drawn : sweeps after warm-up.
 
-    ep : the rung below the top; rungs : those below that, none where θ is not sampled; tilt (p,) : a.
-    points : where EP has been run; survey : what was last made of them.
+    ep : the rung below the top; rungs : those below that, none where θ is not sampled; error : e.
+    points : where EP has been run; survey : what was last made of the first ``surveyed``; surprises : later ones it was wrong at.
     errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
     f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
     """
@@ -165,8 +180,10 @@ class LadderState:
     points: list[Point]
     survey: Survey | None
     annealing_step: StepSize
-    tilt: FloatArray
+    error: Emulator | None = None
     errors: list[tuple[FloatArray, float]] = field(default_factory=list)
+    surveyed: int = 0
+    surprises: int = 0
     f: FloatArray = field(default_factory=lambda: np.empty(0))
     v: FloatArray = field(default_factory=lambda: np.empty(0))
     accepted: float = 1.0
@@ -178,6 +195,7 @@ class LadderState:
         """Adapt no longer."""
         self.annealing_step.freeze()
         self.errors.clear()
+        self.points.clear()
         for rung in self.rungs:
             rung.step.freeze()
             rung.trace.clear()
@@ -193,10 +211,10 @@ class Ladder:
     Parameters
     ----------
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
-    rungs, hottest : densities of θ below the exact one, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
+    rungs, hottest : emulated densities of θ, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
     tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
-    repeat : draws from one population of latents before the next is annealed; more than one where that takes seconds.
+    repeat : sweeps that draw from one population of latents before the next is annealed; more than one where that takes seconds.
 
     Every sweep costs a few runs of EP, and annealing n³ (c − 1)³ and some hundred times n² (c − 1)² for every particle: it is for
     small data. Where θ is not sampled there are no rungs, and every draw is an independent proposal.
@@ -227,19 +245,19 @@ class Ladder:
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
     def start(self, problem: Problem, rng: np.random.Generator) -> LadderState:
-        """EP at a few θ around the mode, a first emulator, and every rung and the top at the best of them."""
+        """EP at a few θ around the mode, a first emulator, and every rung and the top at one of them: chains begin apart."""
         points = self._first_points(problem, rng)
-        best = max(points, key=lambda point: point.log_evidence)
-        step, tilt = StepSize(0.4, ANNEALING_ACCEPTANCE), np.zeros(best.theta.size)
-        proposed = self._anneal(problem, best, step, rng, adapt=False)
-        if proposed is None:
+        step = StepSize(0.4, ANNEALING_ACCEPTANCE)
+        tried = (self._anneal(problem, points[i], step, rng, adapt=False) for i in rng.permutation(len(points)))
+        top, factors = next((found for found in tried if found is not None), (None, None))
+        if top is None:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
-        state = LadderState(proposed[0], best, [], points, None, step, tilt, factors=proposed[1])
+        state = LadderState(top, top.at, [], points, None, step, factors=factors)
         if problem.prior is not None:
-            state.survey = Survey.of(points)
-            place = Landscape(problem, state.survey, tilt).at(best.theta)
-            assert place is not None  # EP was run there
+            state.survey, state.surveyed = Survey.of(points), len(points)
+            landscape = Landscape(problem, state.survey)
             for beta in np.geomspace(1.0, self.hottest, self.rungs):
+                place = landscape.known(points[int(rng.integers(len(points)))].theta)
                 state.rungs.append(Rung(float(beta), place, problem.first_metric / math.sqrt(beta)))
         return state
 
@@ -254,14 +272,14 @@ class Ladder:
 
     def _renew(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
         """Offer EP's rung some θ, then the top one, but not in early warm-up, when little is known of the evidence."""
-        learn = warmup and state.warmup_left >= TUNING
+        learn = warmup and state.warmup_left >= SETTLING
         if state.survey is not None:
-            landscape = Landscape(problem, state.survey, state.tilt)
+            landscape = Landscape(problem, state.survey, state.error)
             for _ in range(self.tries):
                 _stir(landscape, state.rungs, rng, warmup)
                 self._offer(landscape, state, rng, learn)
             if learn:
-                self._look_lower(problem, state, rng)
+                self._scout(problem, state)
         if not warmup or not state.rungs or state.warmup_left < self.n_warmup // 2:
             self._climb(problem, state, rng, warmup)
         if learn:
@@ -269,25 +287,30 @@ class Ladder:
 
     def _offer(self, landscape: Landscape, state: LadderState, rng: np.random.Generator, learn: bool) -> None:
         """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
-        first, back = state.rungs[0], landscape.at(state.ep.theta)
+        first, back = state.rungs[0], landscape.known(state.ep.theta)
         point = self._point(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
         if point is None:
             return
-        assert back is not None  # it has been there
-        gain = point.tilted(state.tilt) - state.ep.tilted(state.tilt) + back.log_evidence - first.at.log_evidence
-        error = point.tilted(state.tilt) - first.at.log_evidence
-        if learn and (abs(error) > NEWS or len(state.points) < _enough(point.theta.size)):
+        wrong = point.corrected(state.error) - first.at.log_evidence
+        wrong_before = state.ep.corrected(state.error) - back.log_evidence
+        if learn and (abs(wrong) > NEWS or len(state.points) < _enough(point.theta.size)):
             state.points.append(point)
-        if math.log1p(-rng.random()) < gain:
+            state.surprises += abs(wrong) > SURPRISE
+        if math.log1p(-rng.random()) < wrong - wrong_before:
             state.ep, first.at = point, back
 
-    def _look_lower(self, problem: Problem, state: LadderState, rng: np.random.Generator) -> None:
-        """EP at the θ of a lower rung too, as long as points are few."""
-        assert state.survey is not None
-        theta = state.rungs[int(rng.integers(len(state.rungs)))].at.theta
-        if len(state.points) < _enough(theta.size):
-            point = self._point(problem, theta, state.survey.fit_near(theta))
-            state.points += [] if point is None else [point]
+    def _scout(self, problem: Problem, state: LadderState) -> None:
+        """EP at the θ of this sweep that is the furthest from where it has been run, as long as points are few."""
+        survey = state.survey
+        assert survey is not None
+        if len(state.points) >= _enough(state.ep.theta.size):
+            return
+        seen = [theta for rung in state.rungs for theta in rung.trace[-ROUNDS:]]
+        theta = max(seen, key=lambda theta: survey.emulator.nearest(theta)[1])
+        point = self._point(problem, theta, survey.fit_near(theta))
+        if point is not None:
+            state.points.append(point)
+            state.surprises += survey.emulator(theta)[0] - point.log_evidence > FALSE_HILL
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""
@@ -298,7 +321,7 @@ class Ladder:
         top, factors = proposed
         if adapt:
             state.errors.append((top.at.theta, top.log_evidence - top.at.log_evidence))
-        state.accepted = math.exp(min(0.0, top.log_weight(state.tilt) - state.top.log_weight(state.tilt)))
+        state.accepted = math.exp(min(0.0, top.log_weight(state.error) - state.top.log_weight(state.error)))
         if rng.random() < state.accepted:
             state.ep, state.top, state.factors = state.top.at, top, factors
 
@@ -307,7 +330,7 @@ class Ladder:
     ) -> tuple[Top, Factors] | None:
         """Latents annealed at θ, and what they say of the evidence there; None where EP has no posterior to begin at."""
         fit, factors = self._infer(problem, at.theta, at.fit)
-        if not _usable(fit):
+        if not fit.converged:
             return None
         try:
             _ = factors.prior_root  # made here, where it may fail, for the latents
@@ -325,26 +348,29 @@ class Ladder:
     def _first_points(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
         """EP where a search has ended and, if θ is sampled, at some θ around it."""
         centre = problem.first_theta
-        found = [self._point(problem, centre, None)]
-        if problem.prior is not None:
+        first = self._point(problem, centre, None)
+        if problem.prior is None:
+            points = [first]
+        else:
             bounds = kernels.bounds(problem.kernel).T
-            for _ in range(centre.size + 2):
-                near = np.clip(centre + problem.first_metric @ rng.standard_normal(centre.size), *bounds)
-                found.append(self._point(problem, near, None))
-        points = [point for point in found if point is not None]
-        if not points:
+            around = centre + rng.standard_normal((centre.size + 2, centre.size)) @ problem.first_metric.T
+            near = None if first is None else first.fit
+            points = [first, *(self._point(problem, theta, near) for theta in np.clip(around, *bounds))]
+            points = [at for at in points if at is not None and math.isfinite(problem.log_prior(at.theta)[0])]
+        found = [point for point in points if point is not None]
+        if not found:
             raise NotPositiveDefiniteError("nested EP found no posterior near the first hyperparameters")
-        return points
+        return found
 
     def _point(self, problem: Problem, theta: FloatArray, near: Fit | None) -> Point | None:
-        """EP at θ; None where it finds no evidence."""
+        """EP at θ; None where it does not converge."""
         fit, factors = self._infer(problem, theta, near)
-        if not _usable(fit):
+        if not (fit.converged and math.isfinite(fit.log_evidence)):
             return None
         slope = np.zeros(theta.size)
         if problem.prior is not None:
             slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
-        return Point(theta, fit.log_evidence, slope, _only_sites(fit))
+        return Point(theta, fit.log_evidence, slope, _only_sites(fit)) if np.all(np.isfinite(slope)) else None
 
     def _infer(self, problem: Problem, theta: FloatArray, near: Fit | None) -> tuple[Fit, Factors]:
         factors = problem.factors(theta)
@@ -357,11 +383,6 @@ class Ladder:
             state.factors = problem.factors(state.top.at.theta)
         b = state.factors.times(state.factors.noisy_inverse, state.v)
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
-
-
-def _usable(fit: Fit) -> bool:
-    """Whether there is an evidence that means something."""
-    return math.isfinite(fit.log_evidence) and fit.status is not Status.DIVERGED
 
 
 def _only_sites(fit: Fit) -> Fit:
@@ -410,31 +431,35 @@ def _stir(landscape: Landscape, rungs: Sequence[Rung], rng: np.random.Generator,
             _exchange(*pair, rng)
 
 
+def most_points(p: int) -> int:
+    """That an emulator of p hyperparameters can go through, each a value and p slopes."""
+    return max(8, MOST_OBSERVATIONS // (p + 1))
+
+
 def _enough(p: int) -> int:
-    """Points for an emulator of p hyperparameters: six times what a quadratic function has coefficients, with p slopes each."""
-    return 12 + 3 * p * p
+    """Points for such an emulator: a few times as many numbers as a cubic function has coefficients."""
+    return min(12 + 3 * p * p, most_points(p))
 
 
 def _learn(problem: Problem, state: LadderState) -> None:
-    """Now and then, and once more before the steps are tuned: a new emulator, tilt and metrics; all rungs look again."""
+    """When there is news, and once more before the steps settle: a new emulator, error and metrics; all rungs look again."""
     if state.survey is None:
         return
-    last = state.warmup_left == TUNING
-    if not last and len(state.points) < GROWTH * len(state.survey.points):
+    n_errors = len(state.errors)
+    news = len(state.points) > GROWTH * state.surveyed or state.surprises >= SURPRISES or n_errors in ERROR_UPDATES
+    if not news and state.warmup_left > SETTLING:
         return
-    state.survey = Survey.of(state.points, state.survey)
-    if last and len(state.errors) > 1:
-        state.tilt = _slope(np.array([theta for theta, _ in state.errors]), np.array([error for _, error in state.errors]))
-    landscape = Landscape(problem, state.survey, state.tilt)
+    try:
+        state.survey = Survey.of(state.points, state.survey)
+    except NotPositiveDefiniteError:
+        return  # what there is must do
+    state.surveyed, state.surprises = len(state.points), 0
+    if n_errors > 1:
+        theta, error = np.array([theta for theta, _ in state.errors]), np.array([error for _, error in state.errors])
+        state.error = state.survey.emulator.smoother(theta, error, ERROR_SIZE, ERROR_NOISE)
+    landscape = Landscape(problem, state.survey, state.error)
     for rung in state.rungs:
         if len(rung.trace) > 2 * rung.at.theta.size:
             rung.metric = learnt_metric(np.array(rung.trace[len(rung.trace) // 2 :]))
             rung.step.restart(0.4)
-        rung.at = landscape.at(rung.at.theta) or rung.at
-
-
-def _slope(theta: FloatArray, error: FloatArray) -> FloatArray:
-    """Least squares of the error (m,) on θ (m, p), as if METRIC_SHRINKAGE more were known not to change with it."""
-    x = theta - theta.mean(axis=0)
-    spread = x.var(axis=0) + 1e-6
-    return np.linalg.solve(x.T @ x + METRIC_SHRINKAGE * np.diag(spread), x.T @ (error - error.mean()))
+        rung.at = landscape.known(rung.at.theta)
