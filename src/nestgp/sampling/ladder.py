@@ -172,6 +172,7 @@ class LadderState:
     points : where EP has been run; survey : what was last made of the first ``surveyed``; surprises : later ones it was wrong at.
     errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
     f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
+    factors : of the top's θ; differences : EP's Gaussian, kept where θ always is the same.
     """
 
     top: Top
@@ -190,6 +191,7 @@ class LadderState:
     warmup_left: int = 1 << 30
     drawn: int = 0
     factors: Factors | None = field(default=None, repr=False)
+    differences: Differences | None = field(default=None, repr=False)
 
     def freeze(self) -> None:
         """Adapt no longer."""
@@ -201,7 +203,7 @@ class LadderState:
             rung.trace.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"factors": None}  # follow from θ
+        return self.__dict__ | {"factors": None, "differences": None}  # follow from θ
 
 
 @dataclass(frozen=True)
@@ -248,11 +250,15 @@ class Ladder:
         """EP at a few θ around the mode, a first emulator, and every rung and the top at one of them: chains begin apart."""
         points = self._first_points(problem, rng)
         step = StepSize(0.4, ANNEALING_ACCEPTANCE)
-        tried = (self._anneal(problem, points[i], step, rng, adapt=False) for i in rng.permutation(len(points)))
-        top, factors = next((found for found in tried if found is not None), (None, None))
-        if top is None:
+        top = None
+        for i in rng.permutation(len(points)):
+            if (g := self._differences(problem, points[i])) is not None:
+                top = self._anneal(g, points[i], step, rng, adapt=False)
+            if top is not None:
+                break
+        else:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
-        state = LadderState(top, top.at, [], points, None, step, factors=factors)
+        state = LadderState(top, top.at, [], points, None, step)
         if problem.prior is not None:
             state.survey, state.surveyed = Survey.of(points), len(points)
             landscape = Landscape(problem, state.survey)
@@ -314,36 +320,37 @@ class Ladder:
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""
-        proposed = self._anneal(problem, state.ep, state.annealing_step, rng, adapt)
-        if proposed is None:
+        g = state.differences or self._differences(problem, state.ep)
+        top = None if g is None else self._anneal(g, state.ep, state.annealing_step, rng, adapt)
+        if g is None or top is None:
             state.accepted = 0.0
             return
-        top, factors = proposed
         if adapt:
             state.errors.append((top.at.theta, top.log_evidence - top.at.log_evidence))
         state.accepted = math.exp(min(0.0, top.log_weight(state.error) - state.top.log_weight(state.error)))
         if rng.random() < state.accepted:
-            state.ep, state.top, state.factors = state.top.at, top, factors
+            state.ep, state.top, state.factors = state.top.at, top, g.factors
+        if not state.rungs:
+            state.differences = g
 
-    def _anneal(
-        self, problem: Problem, at: Point, step: StepSize, rng: np.random.Generator, adapt: bool
-    ) -> tuple[Top, Factors] | None:
-        """Latents annealed at θ, and what they say of the evidence there; None where EP has no posterior to begin at."""
-        fit, factors = self._infer(problem, at.theta, at.fit)
-        if not fit.converged:
-            return None
-        try:
-            _ = factors.prior_root  # made here, where it may fail, for the latents
-            g = Differences(fit, factors, problem.y)
-        except (NotPositiveDefiniteError, np.linalg.LinAlgError):
-            return None
+    def _anneal(self, g: Differences, at: Point, step: StepSize, rng: np.random.Generator, adapt: bool) -> Top | None:
+        """Latents annealed at θ, and what they say of the evidence there, if that is a number."""
         found = anneal(g, self.particles, self.stages, step.value, rng)
         longest = step.value > LONGEST_STEP * math.sqrt(g.stiffness)  # then a longer one would change nothing
         if adapt and not (longest and found.accepted > step.target):
             step.update(found.accepted)
         if not math.isfinite(found.log_evidence):
             return None
-        return Top(at, g.latents(found.x, rng), found.share, found.log_evidence), factors
+        return Top(at, g.latents(found.x, rng), found.share, found.log_evidence)
+
+    def _differences(self, problem: Problem, at: Point) -> Differences | None:
+        """EP's Gaussian of the differences at θ; None where it has none."""
+        fit, factors = self._infer(problem, at.theta, at.fit)
+        try:
+            _ = factors.prior_root  # made here, where it may fail, for the latents
+            return Differences(fit, factors, problem.y) if fit.converged else None
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError):
+            return None
 
     def _first_points(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
         """EP where a search has ended and, if θ is sampled, at some θ around it."""
