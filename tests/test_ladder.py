@@ -23,7 +23,8 @@ from nestgp.sampling.annealed import Differences, anneal, systematic
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
-from nestgp.sampling.ladder import Landscape, Place, Point, Rung, Survey
+from nestgp.sampling.ladder import Rung
+from nestgp.sampling.landscape import Landscape, Place, Point, Survey
 from nestgp.sampling.mixing import ess_bulk
 from tests.oracles._types import Array, Labels
 from tests.oracles.integrals import log_evidence_bruteforce

@@ -39,6 +39,7 @@ from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize, hmc_step
+from nestgp.sampling.landscape import Landscape, Place, Point, Survey, most_points
 from nestgp.sampling.moves import learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
@@ -52,8 +53,6 @@ SETTLING = 10
 GROWTH, SURPRISES, SURPRISE = 1.5, 3, 2.0
 #: By how much it must have been too large on a lower rung for that to count.
 FALSE_HILL = 5.0
-#: Most numbers that it goes through: their covariance matrix is factorised.
-MOST_OBSERVATIONS = 4500
 #: An error of the emulator that is worth another point, however many there are.
 NEWS = 0.3
 #: How much the error of EP's log evidence may vary with θ, the standard deviation of one estimate of it, and at how many of them
@@ -61,82 +60,6 @@ NEWS = 0.3
 ERROR_SIZE, ERROR_NOISE, ERROR_UPDATES = 2.0, 0.5, (20,)
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
 RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
-
-
-@dataclass(frozen=True)
-class Point:
-    """EP at θ: log evidence, its gradient, and its sites for a warm start."""
-
-    theta: FloatArray
-    log_evidence: float
-    slope: FloatArray
-    fit: Fit
-
-    def corrected(self, error: Emulator | None) -> float:
-        """log Z_EP(θ) + e(θ)."""
-        return self.log_evidence + (0.0 if error is None else error(self.theta)[0])
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Points at which EP has been run, and its evidence everywhere as far as they tell."""
-
-    points: tuple[Point, ...]
-    emulator: Emulator
-
-    @classmethod
-    def of(cls, points: Sequence[Point], before: Survey | None = None) -> Survey:
-        """Of as many of the points as can be gone through, early and late ones."""
-        some = np.linspace(0, len(points) - 1, min(len(points), most_points(points[0].theta.size))).round().astype(int)
-        kept = [points[i] for i in some]
-        theta, slope = np.array([point.theta for point in kept]), np.array([point.slope for point in kept])
-        value = np.array([point.log_evidence for point in kept])
-        return cls(tuple(kept), Emulator.through(theta, value, slope, None if before is None else before.emulator))
-
-    def fit_near(self, theta: FloatArray) -> Fit:
-        """Sites to start EP from at θ."""
-        return self.points[self.emulator.nearest(theta)[0]].fit
-
-
-@dataclass(frozen=True)
-class Place:
-    """θ with log Z(θ) and log p(θ), and the gradients of both."""
-
-    theta: FloatArray
-    log_evidence: float
-    log_prior: float
-    evidence_slope: FloatArray
-    prior_slope: FloatArray
-
-    def tempered(self, beta: float) -> tuple[float, FloatArray]:
-        """log p_β(θ) up to a constant, and its gradient."""
-        return beta * self.log_evidence + self.log_prior, beta * self.evidence_slope + self.prior_slope
-
-
-@dataclass(frozen=True)
-class Landscape:
-    """p(θ) and Z(θ) as the emulated rungs see them; error : e, None before anything is known of it."""
-
-    problem: Problem
-    survey: Survey
-    error: Emulator | None = None
-
-    def at(self, theta: FloatArray) -> Place | None:
-        """None where the prior has no density."""
-        log_prior, prior_slope = self.problem.log_prior(theta)
-        if not math.isfinite(log_prior):
-            return None
-        value, slope = self.survey.emulator(theta)
-        if self.error is not None:
-            more, steeper = self.error(theta)
-            value, slope = value + more, slope + steeper
-        return Place(theta, value, log_prior, slope, prior_slope)
-
-    def known(self, theta: FloatArray) -> Place:
-        """The same where some chain has been."""
-        place = self.at(theta)
-        assert place is not None
-        return place
 
 
 @dataclass
@@ -436,11 +359,6 @@ def _stir(landscape: Landscape, rungs: Sequence[Rung], rng: np.random.Generator,
             _move(landscape, rung, rng, adapt)
         for pair in pairwise(rungs):
             _exchange(*pair, rng)
-
-
-def most_points(p: int) -> int:
-    """That an emulator of p hyperparameters can go through, each a value and p slopes."""
-    return max(8, MOST_OBSERVATIONS // (p + 1))
 
 
 def _enough(p: int) -> int:
