@@ -71,7 +71,7 @@ OTHER_LENGTHS = {
 }
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, int]] = {
-    "teaching": {"particles": 16},
+    "teaching": {"particles": 32},
     "glass": {"particles": 8},
     "usps_357": {"particles": 16, "stages": 40, "tries": 1, "repeat": 4},
 }

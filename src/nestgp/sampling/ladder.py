@@ -152,7 +152,7 @@ class Ladder:
     rungs: int = 4
     hottest: float = 0.3
     tries: int = 2
-    particles: int = 16
+    particles: int = 32
     stages: int = 20
     repeat: int = 1
     checkpoint: str | None = None
