@@ -66,7 +66,7 @@ CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 320
 OTHER_LENGTHS = {
     "usps_357": (60, (320, 480, 640, 960, 1280, 1600)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
-    "teaching": (160, (400, 550, 750, 1000, 1350, 1800, 2400)),
+    "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
     "glass": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
 }
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.

@@ -362,8 +362,8 @@ def _stir(landscape: Landscape, rungs: Sequence[Rung], rng: np.random.Generator,
 
 
 def _enough(p: int) -> int:
-    """Points for such an emulator: a few times as many numbers as a cubic function has coefficients."""
-    return min(12 + 3 * p * p, most_points(p))
+    """Points for an emulator of p hyperparameters, if it can go through as many."""
+    return min(12 + 6 * p * p, most_points(p))
 
 
 def _learn(problem: Problem, state: LadderState) -> None:
