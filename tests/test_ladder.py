@@ -305,19 +305,20 @@ def test_error_of_ep_is_found_in_noise() -> None:
 
 
 def test_surprises_make_a_new_emulator() -> None:
-    """One that promises a false hill on the first rung is replaced after a few runs of EP there, and the hill is gone."""
+    """One that has a wrong slope is replaced after a few runs of EP, and right then."""
     problem, sampler, rng = Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
     state = sampler.start(problem, rng)
     assert state.survey is not None
     right = state.points[0]
-    state.points = [replace(right, slope=right.slope + 40.0)] * 12
-    state.survey, state.surveyed, state.warmup_left = Survey.of(state.points), 12, 1000
-    before = state.survey
+    before = Survey.of([replace(point, slope=point.slope + 20.0) for point in state.points], bold=True)
+    state.survey, state.warmup_left = before, 1000
     for _ in range(6):
         sampler._renew(problem, state, rng, True)
     assert state.survey is not before
-    beyond = right.theta + 0.5
-    assert before.emulator(beyond)[0] > state.survey.emulator(beyond)[0]
+    near = [sampler._point(problem, right.theta + step, None) for step in (-0.3, 0.3)]
+    wrong = [[abs(at.emulator(x.theta)[0] - x.log_evidence) for x in near if x is not None] for at in (before, state.survey)]
+    assert len(wrong[0]) == 2
+    assert max(wrong[1]) < 0.3 < max(wrong[0])
 
 
 class TwoHills:
@@ -472,6 +473,14 @@ def test_no_hills_are_promised_where_nobody_has_been() -> None:
     for at in (-0.3, 0.03, 0.4, 2.0):
         numeric = (emulator(np.array([at + h]))[0] - emulator(np.array([at - h]))[0]) / (2 * h)
         assert emulator(np.array([at]))[1][0] == pytest.approx(numeric, rel=1e-5)
+
+
+def test_a_bold_emulator_has_no_limits() -> None:
+    x = np.linspace(-1.0, 0.0, 12)[:, None]
+    emulator = Emulator.through(x, 10.0 * x[:, 0], np.full((12, 1), 10.0))
+    at = np.array([1.0])
+    assert emulator.bold()(at)[0] > 5.0 > 1.0 > emulator(at)[0]
+    assert emulator.bold()(x[3])[0] == emulator(x[3])[0]
 
 
 def test_far_below_is_only_far_below() -> None:

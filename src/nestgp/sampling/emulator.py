@@ -11,7 +11,7 @@ it are m (p + 1) observations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numba
@@ -75,6 +75,10 @@ class Emulator:
         away = cdist(points, points) + np.diag(np.full(len(points), np.inf))
         trusted = float(np.quantile(away.min(axis=1), TRUSTED, method="lower"))
         return cls(points, size**2 * weights, scale, size, level, float(value.max()) + ABOVE, trusted)
+
+    def bold(self) -> Emulator:
+        """The same without limits: it believes in hills where nobody has been, and who follows it finds out."""
+        return replace(self, most=np.inf, trusted=np.inf)
 
     def smoother(self, theta: FloatArray, value: FloatArray, size: float, noise: float) -> Emulator:
         """A process with the same ℓ, another σ and noise, through values (m,) at θ (m, p) without slopes."""

@@ -183,7 +183,7 @@ class Ladder:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
         state = LadderState(top, top.at, [], points, None, step)
         if problem.prior is not None:
-            state.survey, state.surveyed = Survey.of(points), len(points)
+            state.survey, state.surveyed = Survey.of(points, bold=self.n_warmup > SETTLING), len(points)
             landscape = Landscape(problem, state.survey)
             for beta in np.geomspace(1.0, self.hottest, self.rungs):
                 place = landscape.known(points[int(rng.integers(len(points)))].theta)
@@ -201,7 +201,7 @@ class Ladder:
 
     def _renew(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
         """Offer EP's rung some θ, then the top one, but not in early warm-up, when little is known of the evidence."""
-        learn = warmup and state.warmup_left >= SETTLING
+        learn, early = warmup and state.warmup_left >= SETTLING, warmup and state.warmup_left >= self.n_warmup // 2
         if state.survey is not None:
             landscape = Landscape(problem, state.survey, state.error)
             for _ in range(self.tries):
@@ -209,10 +209,10 @@ class Ladder:
                 self._offer(landscape, state, rng, learn)
             if learn:
                 self._scout(problem, state)
-        if not warmup or not state.rungs or state.warmup_left < self.n_warmup // 2:
+        if not (early and state.rungs):
             self._climb(problem, state, rng, warmup)
         if learn:
-            _learn(problem, state)
+            _learn(problem, state, bold=early and state.warmup_left > SETTLING)
 
     def _offer(self, landscape: Landscape, state: LadderState, rng: np.random.Generator, learn: bool) -> None:
         """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
@@ -366,16 +366,19 @@ def _enough(p: int) -> int:
     return min(12 + 6 * p * p, most_points(p))
 
 
-def _learn(problem: Problem, state: LadderState) -> None:
-    """When there is news, and once more before the steps settle: a new emulator, error and metrics; all rungs look again."""
+def _learn(problem: Problem, state: LadderState, bold: bool) -> None:
+    """When there is news, and once more before the steps settle: a new emulator, error and metrics; all rungs look again.
+
+    A bold emulator leads to hills that nobody has seen, true and false ones; one with limits comes after it.
+    """
     if state.survey is None:
         return
     n_errors = len(state.errors)
     news = len(state.points) > GROWTH * state.surveyed or state.surprises >= SURPRISES or n_errors in ERROR_UPDATES
-    if not news and state.warmup_left > SETTLING:
+    if not news and state.warmup_left > SETTLING and state.survey.bold == bold:
         return
     try:
-        state.survey = Survey.of(state.points, state.survey)
+        state.survey = Survey.of(state.points, state.survey, bold)
     except NotPositiveDefiniteError:
         return  # what there is must do
     state.surveyed, state.surprises = len(state.points), 0

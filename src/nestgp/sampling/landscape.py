@@ -33,19 +33,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Survey:
-    """Points at which EP has been run, and its evidence everywhere as far as they tell."""
+    """Points at which EP has been run, and its evidence everywhere as far as they tell; bold : without limits."""
 
     points: tuple[Point, ...]
     emulator: Emulator
+    bold: bool = False
 
     @classmethod
-    def of(cls, points: Sequence[Point], before: Survey | None = None) -> Survey:
+    def of(cls, points: Sequence[Point], before: Survey | None = None, bold: bool = False) -> Survey:
         """Of as many of the points as can be gone through, early and late ones."""
         some = np.linspace(0, len(points) - 1, min(len(points), most_points(points[0].theta.size))).round().astype(int)
         kept = [points[i] for i in some]
         theta, slope = np.array([point.theta for point in kept]), np.array([point.slope for point in kept])
         value = np.array([point.log_evidence for point in kept])
-        return cls(tuple(kept), Emulator.through(theta, value, slope, None if before is None else before.emulator))
+        emulator = Emulator.through(theta, value, slope, None if before is None else before.emulator)
+        return cls(tuple(kept), emulator.bold() if bold else emulator, bold)
 
     def fit_near(self, theta: FloatArray) -> Fit:
         """Sites to start EP from at θ."""
