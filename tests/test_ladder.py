@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from nestgp.sampling.chain import Problem
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.ladder import Rung
-from nestgp.sampling.landscape import Landscape, Place, Point, Survey
+from nestgp.sampling.landscape import Landscape, Place, Point, Survey, climb
 from nestgp.sampling.mixing import ess_bulk
 from tests.oracles._types import Array, Labels
 from tests.oracles.integrals import log_evidence_bruteforce
@@ -382,16 +383,48 @@ def test_draws_repeated_from_one_population() -> None:
     assert len(np.unique(f, axis=0)) > 22
 
 
+def noisy_steps() -> Problem:
+    """Labels that a short lengthscale explains, and a long one with some mistakes."""
+    X = np.sort(np.random.default_rng(3).uniform(-2.0, 2.0, 14))[:, None]
+    y = np.where(np.arange(14) % 4 == 1, 1 - (X[:, 0] > 0), X[:, 0] > 0).astype(int)
+    return Problem(ConstantKernel(10.0, "fixed") * RBF(1.0, (0.02, 20.0)), X, y, 2, HalfStudentT(), np.ones(1))
+
+
+def test_climbs_end_on_top_of_hills() -> None:
+    """From both sides of the valley to either top, higher with every point, and known to a chain that starts afterwards."""
+    problem, sampler = noisy_steps(), Ladder(climbs=1)
+    tops = []
+    for start in (-3.0, 2.0):
+        path = climb(problem, np.array([start]), partial(sampler._point, problem))
+        log_p = [at.log_evidence + problem.log_prior(at.theta)[0] for at in path]
+        assert np.all(np.diff(log_p) >= 0.0)
+        assert abs(path[-1].slope + problem.log_prior(path[-1].theta)[1])[0] < 0.05
+        tops.append(path[-1].theta[0])
+    assert tops[0] < -1.0 < tops[1]
+    known = tuple(sampler.explore(problem, np.random.default_rng(0)))
+    state = sampler.start(replace(problem, known=known), np.random.default_rng(0))
+    away = [min(abs(at.theta[0] - other.theta[0]) for other in state.points) for at in known]
+    assert max(away) <= 0.1
+    first = sampler._first_points(problem, np.random.default_rng(0))
+    assert len(state.points) < len(known) + len(first)  # repeated ones are left out
+
+
+def test_nothing_is_climbed_without_hyperparameters() -> None:
+    assert not Ladder().explore(replace(noisy_steps(), prior=None), np.random.default_rng(0))
+
+
+def test_climbs_survive_where_ep_does_not_converge() -> None:
+    assert climb(noisy_steps(), np.zeros(1), lambda theta, near: None) == []
+
+
 def test_a_ladder_crosses_between_hills_of_the_evidence() -> None:
     """Lengthscales short and long explain these labels; with most of warm-up spent on one hill, each chain finds both."""
+    problem = noisy_steps()
+    kernel, X, y = problem.kernel, problem.X, problem.y
     rng = np.random.default_rng(3)
-    X = np.sort(rng.uniform(-2.0, 2.0, 14))[:, None]
-    y = np.where(np.arange(14) % 4 == 1, 1 - (X[:, 0] > 0), X[:, 0] > 0).astype(int)
-    kernel = ConstantKernel(10.0, "fixed") * RBF(1.0, (0.02, 20.0))
     fit: Any = Ladder(150, 60, 2, particles=8, stages=8).sample(kernel, X, y, 2, rng, prior=HalfStudentT())
     log_scale = fit.posterior.draws.theta[:, :, 0]
     grid = np.linspace(*np.log([0.02, 20.0]), 80)[1:-1]
-    problem = Problem(kernel, X, y, 2, HalfStudentT(), np.ones(1))
     ep = [NestedEP().infer(kernels.gram(kernels.with_theta(kernel, np.array([t])), X), y, 2).log_evidence for t in grid]
     log_p = np.array(ep) + [problem.log_prior(np.array([t]))[0] for t in grid]
     share = np.exp(log_p - log_p.max())[grid < -1.0].sum() / np.exp(log_p - log_p.max()).sum()

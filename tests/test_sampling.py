@@ -458,6 +458,7 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (Ladder(particles=0), "particles=0"),
         (Ladder(stages=0), "stages=0"),
         (Ladder(tries=0), "tries=0"),
+        (Ladder(climbs=-1), "climbs=-1: use an integer >= 0"),
         (Ladder(repeat=0), "repeat=0: use an integer >= 1"),
         (Ladder(hottest=0.0), r"hottest=0.0: use a number in \(0, 1\]"),
     ],

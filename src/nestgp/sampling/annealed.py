@@ -251,11 +251,25 @@ class Covariance(NamedTuple):
         c, n, _ = self.own.shape
         V = contrast @ self.U.T
         G = V @ V.T
-        h = contrast.data.reshape(n, -1, c)
-        view = G.reshape(n, c - 1, n, c - 1)
-        for k in range(c):
-            view += h[:, :, k, None, None] * self.own[k][:, None, :, None] * h[:, :, k]
+        _add_own(G, contrast.data.reshape(n, -1, c), self.own)
         return G
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_own(G, h, own):  # type: ignore[no-untyped-def]
+    """G_(ia)(jb) += Σ_k h_iak own_k,ij h_jbk; G (n (c − 1), n (c − 1)), h (n, c − 1, c), own (c, n, n)."""
+    n, m, c = h.shape
+    left = np.empty(c)
+    for i in range(n):
+        for a in range(m):
+            for j in range(n):
+                for k in range(c):
+                    left[k] = h[i, a, k] * own[k, i, j]
+                for b in range(m):
+                    total = 0.0
+                    for k in range(c):
+                        total += left[k] * h[j, b, k]
+                    G[i * m + a, j * m + b] += total
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +38,8 @@ class Problem:
     """What is sampled: latents given the data, and hyperparameters under ``prior`` unless that is None.
 
     ``start`` (p,): where chains begin, None: at the kernel's θ; ``metric`` (p, p), lower triangular: a guess of the spread of θ
-    around it, C Cᵀ its covariance, None: unknown. Neither is part of what is sampled, nor of a checkpoint's fingerprint.
+    around it, C Cᵀ its covariance, None: unknown; ``known``: what a sampler has explored for all its chains. None of them is part
+    of what is sampled, nor of a checkpoint's fingerprint.
     """
 
     kernel: Kernel | Sequence[Kernel]
@@ -49,6 +50,7 @@ class Problem:
     units: FloatArray
     start: FloatArray | None = None
     metric: FloatArray | None = None
+    known: tuple[Any, ...] = ()
 
     @property
     def first_theta(self) -> FloatArray:
@@ -225,6 +227,9 @@ def run_chains(
     mark = fingerprint(sampler, problem, streams[0])
     total = sampler.n_warmup + sampler.n_draws * sampler.thin
     alone = n_jobs in (None, 1)
+    new = sampler.checkpoint is None or any(not _path(sampler, k).exists() for k in range(sampler.n_chains))
+    if new and hasattr(sampler, "explore"):
+        problem = replace(problem, known=_explore(sampler.explore, problem, streams, n_jobs, verbose))
     shown = [_Progress(k, total, alone) if verbose else None for k in range(sampler.n_chains)]
     each = [(stream, k, line) for k, (stream, line) in enumerate(zip(streams, shown, strict=True))]
     chains = _run_each(partial(run_chain, sampler, problem, mark), each, n_jobs)
@@ -234,6 +239,26 @@ def run_chains(
     if not drawn:
         raise KeyboardInterrupt("sampling was interrupted before the first draw")
     return _rectangular(drawn)
+
+
+def _explore(
+    explore: Callable[..., list[Any]], problem: Problem, streams: Sequence[np.random.Generator], n_jobs: int | None, verbose: int
+) -> tuple[Any, ...]:
+    """What every chain finds out before it begins, for all of them together."""
+    if verbose:
+        print("looking for hills of the posterior of the hyperparameters", file=sys.stderr, flush=True)
+    each = [(problem, stream.spawn(1)[0]) for stream in streams]
+    found = Parallel(n_jobs=n_jobs)(delayed(_alone)(explore, *args) for args in each)
+    return tuple(thing for part in found for thing in part)
+
+
+def _alone(explore: Callable[..., list[Any]], problem: Problem, rng: np.random.Generator) -> list[Any]:
+    with single_threaded_if_small(len(problem.X)):
+        return explore(problem, rng)
+
+
+def _path(sampler: Sampler, number: int) -> Path:
+    return Path(f"{sampler.checkpoint}.chain{number}.pkl")
 
 
 def _run_each(run: Callable[..., Chain], each: list[tuple[Any, ...]], n_jobs: int | None) -> list[Chain]:
@@ -264,7 +289,7 @@ def run_chain(
     progress: _Progress | None,
 ) -> Chain:
     """One chain, continued from its checkpoint if there is one; an interrupt keeps what was drawn."""
-    path = None if sampler.checkpoint is None else Path(f"{sampler.checkpoint}.chain{number}.pkl")
+    path = None if sampler.checkpoint is None else _path(sampler, number)
     saved = _load(path, mark)
     with single_threaded_if_small(len(problem.X)):
         chain = Chain(*saved) if saved is not None else Chain(sampler.start(problem, rng), [], 0, rng)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -39,7 +40,7 @@ from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize, hmc_step
-from nestgp.sampling.landscape import Landscape, Place, Point, Survey, most_points
+from nestgp.sampling.landscape import Landscape, Place, Point, Survey, apart, climb, most_points
 from nestgp.sampling.moves import learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
@@ -51,6 +52,8 @@ ROUNDS = 10
 SETTLING = 10
 #: The emulator is made anew whenever there are so many times as many points, or so many that it was wrong at by that much.
 GROWTH, SURPRISES, SURPRISE = 1.5, 3, 2.0
+#: Standard deviation of every coordinate of the θ that climbs begin at.
+FAR = 2.0
 #: By how much it must have been too large on a lower rung for that to count.
 FALSE_HILL = 5.0
 #: An error of the emulator that is worth another point, however many there are.
@@ -137,6 +140,8 @@ class Ladder:
     ----------
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
     rungs, hottest : emulated densities of θ, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
+    climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
+        there are hyperparameters. All chains know what any has met.
     tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed; more than one where that takes seconds.
@@ -151,6 +156,7 @@ class Ladder:
     thin: int = 1
     rungs: int = 4
     hottest: float = 0.3
+    climbs: int = 5
     tries: int = 2
     particles: int = 32
     stages: int = 20
@@ -169,9 +175,18 @@ class Ladder:
             raise ValueError(f"hottest={self.hottest!r}: use a number in (0, 1]")
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
+    def explore(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
+        """EP on the way from some θ far apart to the tops of hills, which a chain by itself might never come by."""
+        centre, bounds = problem.first_theta, kernels.bounds(problem.kernel).T
+        found: list[Point] = []
+        for _ in range(min(self.climbs, centre.size) if problem.prior is not None else 0):
+            start = np.clip(centre + FAR * rng.standard_normal(centre.size), *bounds)
+            found += climb(problem, start, partial(self._point, problem))
+        return found
+
     def start(self, problem: Problem, rng: np.random.Generator) -> LadderState:
         """EP at a few θ around the mode, a first emulator, and every rung and the top at one of them: chains begin apart."""
-        points = self._first_points(problem, rng)
+        points = apart([*self._first_points(problem, rng), *problem.known])
         step = StepSize(0.4, ANNEALING_ACCEPTANCE)
         top = None
         for i in rng.permutation(len(points)):
@@ -222,7 +237,7 @@ class Ladder:
             return
         wrong = point.corrected(state.error) - first.at.log_evidence
         wrong_before = state.ep.corrected(state.error) - back.log_evidence
-        if learn and (abs(wrong) > NEWS or len(state.points) < _enough(point.theta.size)):
+        if learn and (abs(wrong) > NEWS or len(state.points) < _enough(landscape.problem)):
             state.points.append(point)
             state.surprises += abs(wrong) > SURPRISE
         if math.log1p(-rng.random()) < wrong - wrong_before:
@@ -232,7 +247,7 @@ class Ladder:
         """EP at the θ of this sweep that is the furthest from where it has been run, as long as points are few."""
         survey = state.survey
         assert survey is not None
-        if len(state.points) >= _enough(state.ep.theta.size):
+        if len(state.points) >= _enough(problem):
             return
         seen = [theta for rung in state.rungs for theta in rung.trace[-ROUNDS:]]
         theta = max(seen, key=lambda theta: survey.emulator.nearest(theta)[1])
@@ -361,9 +376,10 @@ def _stir(landscape: Landscape, rungs: Sequence[Rung], rng: np.random.Generator,
             _exchange(*pair, rng)
 
 
-def _enough(p: int) -> int:
-    """Points for an emulator of p hyperparameters, if it can go through as many."""
-    return min(12 + 6 * p * p, most_points(p))
+def _enough(problem: Problem) -> int:
+    """Points for an emulator of p hyperparameters beside those of climbs, if it can go through as many."""
+    p = problem.first_theta.size
+    return min(len(problem.known) + 12 + 6 * p * p, most_points(p))
 
 
 def _learn(problem: Problem, state: LadderState, bold: bool) -> None:

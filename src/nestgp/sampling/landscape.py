@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
+from nestgp import kernels
 from nestgp.arrays import FloatArray
 from nestgp.inference.result import Fit
 from nestgp.sampling.chain import Problem
@@ -15,6 +18,12 @@ from nestgp.sampling.emulator import Emulator
 
 #: Most numbers that an emulator goes through: their covariance matrix is factorised.
 MOST_OBSERVATIONS = 4500
+#: Most runs of EP on a climb, and by how much log p(θ) Z(θ) must have grown for the next point that is kept.
+CLIMB_RUNS, CLIMB_GAIN = 40, 0.5
+#: Points nearer than this in θ tell the same.
+APART = 0.1
+#: −log p(θ) Z(θ) where EP does not converge.
+NOWHERE = 1e6
 
 
 @dataclass(frozen=True)
@@ -98,3 +107,35 @@ class Landscape:
 def most_points(p: int) -> int:
     """That an emulator of p hyperparameters can go through, each a value and p slopes."""
     return max(8, MOST_OBSERVATIONS // (p + 1))
+
+
+def climb(problem: Problem, start: FloatArray, ep: Callable[[FloatArray, Fit | None], Point | None]) -> list[Point]:
+    """Points of growing p(θ) Z_EP(θ) from θ on, the last nearly on top of a hill; ep : runs EP at θ, from another fit on."""
+    path: list[tuple[float, Point]] = []
+
+    def minus_log_density(theta: FloatArray) -> tuple[float, FloatArray]:
+        log_prior, prior_slope = problem.log_prior(theta)
+        point = ep(theta, path[-1][1].fit if path else None)
+        if point is None or not math.isfinite(log_prior):
+            return NOWHERE, np.zeros_like(theta)
+        path.append((point.log_evidence + log_prior, point))
+        return -path[-1][0], -point.slope - prior_slope
+
+    how: Any = {"method": "L-BFGS-B", "bounds": kernels.bounds(problem.kernel), "options": {"maxfun": CLIMB_RUNS}}
+    minimize(minus_log_density, start, jac=True, **how)
+    kept: list[tuple[float, Point]] = []
+    for value, point in path:
+        if not kept or value > kept[-1][0] + CLIMB_GAIN:
+            kept.append((value, point))
+    if path:
+        kept.append(max(path, key=lambda each: each[0]))
+    return [point for _, point in kept]
+
+
+def apart(points: Sequence[Point]) -> list[Point]:
+    """Those that are not close to one before."""
+    kept: list[Point] = []
+    for point in points:
+        if all(np.linalg.norm(point.theta - other.theta) > APART for other in kept):
+            kept.append(point)
+    return kept
