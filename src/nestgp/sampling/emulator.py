@@ -16,7 +16,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from scipy.linalg import solve, solve_triangular
+from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
@@ -35,6 +35,8 @@ TRUSTED, FALL = 0.9, 1.0
 ABOVE = 1.0
 #: Limits of ℓ, in standard deviations of the points, and of σ.
 SCALE_LIMITS, SIZE_LIMITS = (0.3, 100.0), (1.0, 1e3)
+#: Those that a smooth function of noisy values is looked for in: its size, the standard deviation of the noise.
+SMOOTH_SIZES, NOISES = np.geomspace(0.1, 3.2, 6), np.geomspace(0.1, 3.2, 11)
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,15 @@ class Emulator:
         """The same without limits: it believes in hills where nobody has been, and who follows it finds out."""
         return replace(self, most=np.inf, trusted=np.inf)
 
-    def smoother(self, theta: FloatArray, value: FloatArray, size: float, noise: float) -> Emulator:
-        """A process with the same ℓ, another σ and noise, through values (m,) at θ (m, p) without slopes."""
+    def smoother(self, theta: FloatArray, value: FloatArray) -> Emulator:
+        """A process with the same ℓ through noisy values (m,) at θ (m, p) without slopes, σ and noise those most likely."""
         points, level = theta / self.scale, float(value.mean())
-        k = size**2 / (1.0 + 0.5 * cdist(points, points, "sqeuclidean"))
-        a = size**2 * solve(k + noise**2 * np.eye(len(k)), value - level, assume_a="pos")
+        w, V = np.linalg.eigh(1.0 / (1.0 + 0.5 * cdist(points, points, "sqeuclidean")))
+        y = V.T @ (value - level)
+        variance = SMOOTH_SIZES[:, None, None] ** 2 * w + NOISES[:, None] ** 2  # (sizes, noises, m)
+        i, j = np.unravel_index(np.argmin((y**2 / variance + np.log(variance)).sum(axis=2)), variance.shape[:2])
+        size = float(SMOOTH_SIZES[i])
+        a = size**2 * (V @ (y / variance[i, j]))
         return Emulator(points, np.column_stack([a, np.zeros_like(points)]), self.scale, size, level)
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:

@@ -58,9 +58,8 @@ FAR = 2.0
 FALSE_HILL = 5.0
 #: An error of the emulator that is worth another point, however many there are.
 NEWS = 0.3
-#: How much the error of EP's log evidence may vary with θ, the standard deviation of one estimate of it, and at how many of them
-#: something is made of them, beside the end of warm-up.
-ERROR_SIZE, ERROR_NOISE, ERROR_UPDATES = 2.0, 0.5, (20,)
+#: At how many estimates of the error of EP's log evidence something is made of them, beside the end of warm-up.
+ERROR_UPDATES = (20,)
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
 RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
 
@@ -400,7 +399,7 @@ def _learn(problem: Problem, state: LadderState, bold: bool) -> None:
     state.surveyed, state.surprises = len(state.points), 0
     if n_errors > 1:
         theta, error = np.array([theta for theta, _ in state.errors]), np.array([error for _, error in state.errors])
-        state.error = state.survey.emulator.smoother(theta, error, ERROR_SIZE, ERROR_NOISE)
+        state.error = state.survey.emulator.smoother(theta, error)
     landscape = Landscape(problem, state.survey, state.error)
     for rung in state.rungs:
         if len(rung.trace) > 2 * rung.at.theta.size:
