@@ -64,7 +64,7 @@ RELIABLE = ("converged", "fitted")
 CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 3200)
 #: The same where so many test rows never mix sooner, and on the ladder, whose draws are fewer and cost more.
 OTHER_LENGTHS = {
-    "usps_357": (60, (320, 480, 640, 960, 1280, 1600)),
+    "usps_357": (40, (480, 640, 800, 960, 1280, 1600)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
     "glass": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
@@ -73,7 +73,7 @@ OTHER_LENGTHS = {
 LADDERS: dict[str, dict[str, int]] = {
     "teaching": {"particles": 32},
     "glass": {"particles": 8},
-    "usps_357": {"particles": 16, "stages": 40, "tries": 1, "repeat": 4},
+    "usps_357": {"particles": 32, "stages": 40, "tries": 1, "repeat": 4},
 }
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
