@@ -417,8 +417,13 @@ def test_climbs_end_on_top_of_hills() -> None:
     assert len(state.points) < len(known) + len(first)  # repeated ones are left out
 
 
-def test_nothing_is_climbed_without_hyperparameters() -> None:
-    assert not Ladder().explore(replace(noisy_steps(), prior=None), np.random.default_rng(0))
+@pytest.mark.parametrize("sampled", [True, False])
+def test_hills_are_looked_for_where_hyperparameters_are_sampled(capsys: pytest.CaptureFixture[str], sampled: bool) -> None:
+    problem = noisy_steps()
+    sampler = Ladder(4, 2, 1, rungs=1, particles=2, stages=2)
+    prior = problem.prior if sampled else None
+    sampler.sample(problem.kernel, problem.X, problem.y, 2, np.random.default_rng(0), prior=prior, verbose=1)
+    assert ("looking for hills" in capsys.readouterr().err) == sampled
 
 
 def test_climbs_survive_where_ep_does_not_converge() -> None:

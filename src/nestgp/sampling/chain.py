@@ -228,7 +228,7 @@ def run_chains(
     total = sampler.n_warmup + sampler.n_draws * sampler.thin
     alone = n_jobs in (None, 1)
     new = sampler.checkpoint is None or any(not _path(sampler, k).exists() for k in range(sampler.n_chains))
-    if new and hasattr(sampler, "explore"):
+    if new and problem.prior is not None and hasattr(sampler, "explore"):
         problem = replace(problem, known=_explore(sampler.explore, problem, streams, n_jobs, verbose))
     shown = [_Progress(k, total, alone) if verbose else None for k in range(sampler.n_chains)]
     each = [(stream, k, line) for k, (stream, line) in enumerate(zip(streams, shown, strict=True))]

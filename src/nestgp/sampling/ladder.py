@@ -178,7 +178,7 @@ class Ladder:
         """EP on the way from some θ far apart to the tops of hills, which a chain by itself might never come by."""
         centre, bounds = problem.first_theta, kernels.bounds(problem.kernel).T
         found: list[Point] = []
-        for _ in range(min(self.climbs, centre.size) if problem.prior is not None else 0):
+        for _ in range(min(self.climbs, centre.size)):
             start = np.clip(centre + FAR * rng.standard_normal(centre.size), *bounds)
             found += climb(problem, start, partial(self._point, problem))
         return found
