@@ -16,13 +16,14 @@ every step of every particle.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.linalg.blas import dtrmm
 from scipy.sparse import csr_array
+from scipy.special import ndtr
 
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.evidence import log_evidence
@@ -49,8 +50,14 @@ RESAMPLE_BELOW = 0.5
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 
+#: A table of φ(x)/Φ(x), so many in a unit; linear between two of them, wrong by 1e-6 at the most.
+RATIOS_FROM, RATIOS_TO, RATIOS_EACH = -16.0, 9.0, 256
+_AT = np.linspace(RATIOS_FROM, RATIOS_TO, int(RATIOS_TO - RATIOS_FROM) * RATIOS_EACH + 1)
+RATIOS = np.exp(-0.5 * _AT**2) / (math.sqrt(2.0 * math.pi) * ndtr(_AT))
+#: Columns of a triangular matrix that are multiplied at once.
+BLOCK = 256
+
 _SQRT_HALF = math.sqrt(0.5)
-_DENSITY_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 class Differences:
@@ -58,7 +65,7 @@ class Differences:
 
     Attributes
     ----------
-    mean (D,), root (D, D) lower : m and C, D = n (c − 1), the other classes of a row beside each other.
+    mean (D,), root (D, D) lower : m and C, D = n (c − 1), the other classes of a row beside each other; single : C as float32.
     alpha, beta (D,) : the sites; log_mass : log Z_q; stiffness : λ, about the largest eigenvalue of Cᵀ H C, where H is diagonal
         with the mean size of (log Φ/t)″ of every factor: what the steps of HMC must be short for.
     """
@@ -85,14 +92,21 @@ class Differences:
         curvature = _mean_curvature(self.mean, np.sqrt(np.diagonal(G)), self.alpha, NODES, NODE_WEIGHTS)
         self.stiffness = _largest_eigenvalue(G, curvature)
         self.root = cholesky(G.T, lower=True, overwrite_a=True, check_finite=False)
+        self.single = self.root.astype(np.float32)
 
-    def log_ratio(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """log Π Φ(g)/t(g) of every particle (q,) and its gradient by x (q, D); x (q, D)."""
+    def log_ratio(self, x: FloatArray) -> FloatArray:
+        """log Π Φ(g)/t(g) of every particle (q,); x (q, D)."""
         g = dtrmm(1.0, self.root, x.T, lower=1).T
         g += self.mean
-        value, slope = np.empty(len(x)), np.empty_like(x)
-        _log_ratio(g, self.alpha, self.beta, value, slope)
-        return value, dtrmm(1.0, self.root, slope.T, lower=1, trans_a=1, overwrite_b=1).T
+        value = np.empty(len(x))
+        _log_ratio(g, self.alpha, self.beta, value)
+        return value
+
+    def slope(self, x: FloatArray) -> Any:
+        """Its gradient by x (q, D), in single precision: what HMC follows need not be exact, only what it is accepted by."""
+        g = _times_lower_transposed(x.astype(np.float32), self.single)
+        _slopes_by_g(g, self.mean, self.alpha, self.beta, RATIOS)
+        return _times_lower(g, self.single)
 
     def latents(self, x: FloatArray, rng: np.random.Generator) -> FloatArray:
         """A draw of f given each x, (q, c, n): one of f and g under the sites, moved to where g is m + C x."""
@@ -124,7 +138,7 @@ def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np
     step : of HMC at s = 1 in units of 1/√λ, λ the stiffness; at others it is step/√(s λ), for the ratio is as much flatter.
     """
     x = rng.standard_normal((n_particles, g.mean.size))
-    at = g.log_ratio(x)
+    at = g.log_ratio(x), g.slope(x)
     log_w, log_z, before, accepted = np.zeros(n_particles), g.log_mass, 0.0, 1.0
     for s in (np.arange(1, n_stages + 1) / n_stages) ** POWER:
         log_w = log_w + (s - before) * at[0]
@@ -140,8 +154,8 @@ def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np
 
 
 def _move(
-    g: Differences, x: FloatArray, at: tuple[FloatArray, FloatArray], s: float, step: float, rng: np.random.Generator
-) -> tuple[FloatArray, tuple[FloatArray, FloatArray], float]:
+    g: Differences, x: FloatArray, at: tuple[FloatArray, Any], s: float, step: float, rng: np.random.Generator
+) -> tuple[FloatArray, tuple[FloatArray, Any], float]:
     """One trajectory of HMC on N(x) ratio^s for every particle, the Gaussian part an exact rotation; and its acceptance."""
     step = min(LONGEST_STEP, step / math.sqrt(s * g.stiffness))
     n_steps = min(max(1, round(TRAJECTORY / step)), MOST_STEPS)
@@ -149,13 +163,14 @@ def _move(
     cos, sin = math.cos(step), math.sin(step)
     p = rng.standard_normal(x.shape)
     energy = _energy(x, p, at[0], s)
-    q, (value, slope) = x, at
+    q, slope = x, at[1]
     p = p + (0.5 * step * s) * slope
     with np.errstate(over="ignore", invalid="ignore"):  # a trajectory that leaves the world is not accepted
         for i in range(n_steps):
             q, p = cos * q + sin * p, cos * p - sin * q
-            value, slope = g.log_ratio(q)
+            slope = g.slope(q)
             p += ((1.0 if i < n_steps - 1 else 0.5) * step * s) * slope
+        value = g.log_ratio(q)
         gain = energy - _energy(q, p, value, s)
     acceptance = np.exp(np.minimum(np.where(np.isnan(gain), -np.inf, gain), 0.0))
     accepted = rng.random(len(x)) < acceptance
@@ -182,8 +197,8 @@ def systematic(share: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_ratio(g, alpha, beta, value, slope):  # type: ignore[no-untyped-def]
-    """Σ_d log Φ(g) − β̃ g + ½ α̃ g² for every row of g (q, D), and its slope by g.
+def _log_ratio(g, alpha, beta, value):  # type: ignore[no-untyped-def]
+    """Σ_d log Φ(g) − β̃ g + ½ α̃ g² for every row of g (q, D).
 
     The logarithm is taken of products of Φ, and none of those that are 1 but for rounding: half of the time goes into it else.
     """
@@ -191,20 +206,47 @@ def _log_ratio(g, alpha, beta, value, slope):  # type: ignore[no-untyped-def]
         total, product = 0.0, 1.0
         for d in range(g.shape[1]):
             x = g[q, d]
-            ratio = 0.0
             if x < -8.0:
-                log_cdf, ratio, _ = log_ndtr_and_ratio(x)
-                total += log_cdf
+                total += log_ndtr_and_ratio(x)[0]
             elif x < 9.0:
-                cdf = 0.5 * math.erfc(-x * _SQRT_HALF)
-                ratio = _DENSITY_AT_0 * math.exp(-0.5 * x * x) / cdf
-                product *= cdf
+                product *= 0.5 * math.erfc(-x * _SQRT_HALF)
                 if product < 1e-200:
                     total += math.log(product)
                     product = 1.0
             total += (0.5 * alpha[d] * x - beta[d]) * x
-            slope[q, d] = ratio + alpha[d] * x - beta[d]
         value[q] = total + math.log(product)
+
+
+@numba.njit(cache=True, nogil=True)
+def _slopes_by_g(g, mean, alpha, beta, ratios):  # type: ignore[no-untyped-def]
+    """d(log Φ(x) − β̃ x + ½ α̃ x²)/dx at x = g + mean, in place of g (q, D) float32; φ/Φ between two neighbours of a table."""
+    for q in range(g.shape[0]):
+        for d in range(g.shape[1]):
+            x = g[q, d] + mean[d]
+            slope = alpha[d] * x - beta[d]
+            if x < RATIOS_FROM:
+                slope += 2.0 / x**3 - 1.0 / x - x
+            elif x < RATIOS_TO:
+                place = (x - RATIOS_FROM) * RATIOS_EACH
+                i = int(place)
+                slope += ratios[i] + (place - i) * (ratios[i + 1] - ratios[i])
+            g[q, d] = slope
+
+
+def _times_lower_transposed(x: Any, C: Any) -> Any:
+    """x Cᵀ for x (q, D) and lower triangular C, block by block: BLAS's own for triangles takes twice as long here."""
+    out = np.empty_like(x)
+    for i in range(0, len(C), BLOCK):
+        np.matmul(x[:, : i + BLOCK], C[i : i + BLOCK, : i + BLOCK].T, out=out[:, i : i + BLOCK])
+    return out
+
+
+def _times_lower(x: Any, C: Any) -> Any:
+    """x C, likewise."""
+    out = np.empty_like(x)
+    for i in range(0, len(C), BLOCK):
+        np.matmul(x[:, i:], C[i:, i : i + BLOCK], out=out[:, i : i + BLOCK])
+    return out
 
 
 def contrasts(y: IntArray, weight: FloatArray, n_classes: int) -> csr_array:
