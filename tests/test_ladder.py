@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from nestgp.inference import NestedEP
 from nestgp.predict import exact_log_probabilities
 from nestgp.sampling import Ladder, annealed, ladder
 from nestgp.sampling import emulator as emulator_module
+from nestgp.sampling import landscape as landscape_module
 from nestgp.sampling.annealed import Differences, anneal, systematic
 from nestgp.sampling.chain import Problem
 from nestgp.sampling.emulator import Emulator
@@ -492,6 +493,21 @@ def test_emulator_predicts_better_from_more_points() -> None:
     rms = [np.sqrt(np.mean([(emulator(at)[0] - bumps(at)[0]) ** 2 for at in new])) for emulator in each]
     assert rms[2] < 0.3 < rms[0]
     assert rms[0] > rms[1] > rms[2]
+
+
+def test_of_too_many_points_those_are_kept_that_others_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many around the middle, and a few on one of the two hills: taken evenly, hardly one of them would be left."""
+    rng, nothing = np.random.default_rng(0), cast(Any, None)
+    theta = np.concatenate([0.3 * rng.standard_normal((144, 3)), np.array([2.2, -1.0, 2.0]) + 0.3 * rng.standard_normal((6, 3))])
+    points = [Point(at, *bumps(at), nothing) for at in theta]
+    value = np.array([point.log_evidence for point in points])
+    monkeypatch.setattr(landscape_module, "MOST_OBSERVATIONS", 4 * 30)
+    survey = Survey.of(points)
+    assert len(survey.points) == 30
+    assert sum(point.theta[0] > 1.0 for point in survey.points) >= 3
+    evenly = points[::5]
+    few = Emulator.through(*(np.array(part) for part in zip(*((p.theta, p.log_evidence, p.slope) for p in evenly), strict=True)))
+    assert survey.emulator.bold().wrong(theta, value).max() < 0.5 * few.bold().wrong(theta, value).max()
 
 
 def test_slope_of_the_emulator() -> None:

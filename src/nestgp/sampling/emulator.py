@@ -58,8 +58,7 @@ class Emulator:
     @classmethod
     def through(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, before: Emulator | None = None) -> Emulator:
         """Given values (m,) and slopes (m, p) at θ (m, p); ``before``: whose ℓ and σ to begin with."""
-        floor = value.max() - DEPTH - DEPTH_EACH * theta.shape[1]
-        value, slope = np.maximum(value, floor), np.where((value < floor)[:, None], 0.0, slope)
+        value, slope = _not_too_low(value, slope)
         level = float(value.mean())
         spread = np.maximum(theta.std(axis=0), 0.1)
         start = np.append(2.0 * spread, 10.0) if before is None else np.append(before.scale, before.size)
@@ -70,7 +69,13 @@ class Emulator:
         how: Any = {"method": "L-BFGS-B", "bounds": list(zip(lower, upper, strict=True)), "options": {"maxiter": FIT_ITERATIONS}}
         first = np.clip(np.log(start), lower, upper)
         found = minimize(_minus_log_likelihood, first, observed, **how)
-        scale, size = np.exp(found.x[:-1]), float(np.exp(found.x[-1]))
+        return cls.given(theta, value, slope, np.exp(found.x[:-1]), float(np.exp(found.x[-1])))
+
+    @classmethod
+    def given(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, scale: FloatArray, size: float) -> Emulator:
+        """The same with ℓ and σ known."""
+        value, slope = _not_too_low(value, slope)
+        level = float(value.mean())
         root, y = _whitened(scale, size, theta, value - level, slope)
         weights = solve_triangular(root, y, lower=True, trans=1, check_finite=False).reshape(len(theta), -1)
         points = theta / scale
@@ -99,12 +104,24 @@ class Emulator:
         value, slope = _predict(theta / self.scale, self.points, self.weights, *limits)
         return self.level + value, slope / self.scale
 
+    def wrong(self, theta: FloatArray, value: FloatArray) -> FloatArray:
+        """How wrong it is at θ (m, p), where values (m,) were seen; not where both are so low that nobody would go there."""
+        found = np.array([self(at)[0] for at in theta])
+        floor = value.max() - DEPTH
+        return np.abs(np.maximum(found, floor) - np.maximum(value, floor))
+
     def nearest(self, theta: FloatArray) -> tuple[int, float]:
         """Which of the points is nearest to θ, and how far it is."""
         away = self.points - theta / self.scale
         squared = np.einsum("mp,mp->m", away, away)
         i = int(np.argmin(squared))
         return i, float(np.sqrt(squared[i]))
+
+
+def _not_too_low(value: FloatArray, slope: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Values far below the largest are all the same, and flat."""
+    floor = value.max() - DEPTH - DEPTH_EACH * slope.shape[1]
+    return np.maximum(value, floor), np.where((value < floor)[:, None], 0.0, slope)
 
 
 def _whitened(scale: FloatArray, size: float, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Any]:

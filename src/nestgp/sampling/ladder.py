@@ -47,7 +47,7 @@ from nestgp.sampling.run import run
 #: Most leapfrog steps of a trajectory on a rung.
 LEAPFROG = 16
 #: Trajectories on every rung in a sweep, each followed by a round of exchanges: they cost little beside annealing.
-ROUNDS = 10
+ROUNDS = 20
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
 #: The emulator is made anew whenever there are so many times as many points, or so many that it was wrong at by that much.

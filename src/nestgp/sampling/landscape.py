@@ -18,6 +18,8 @@ from nestgp.sampling.emulator import Emulator
 
 #: Most numbers that an emulator goes through: their covariance matrix is factorised.
 MOST_OBSERVATIONS = 4500
+#: Rounds in which the points are chosen where there are more.
+MOST_ROUNDS = 3
 #: Most runs of EP on a climb, and by how much log p(θ) Z(θ) must have grown for the next point that is kept.
 CLIMB_RUNS, CLIMB_GAIN = 40, 0.5
 #: Points nearer than this in θ tell the same.
@@ -50,13 +52,20 @@ class Survey:
 
     @classmethod
     def of(cls, points: Sequence[Point], before: Survey | None = None, bold: bool = False) -> Survey:
-        """Of as many of the points as can be gone through, early and late ones."""
-        some = np.linspace(0, len(points) - 1, min(len(points), most_points(points[0].theta.size))).round().astype(int)
-        kept = [points[i] for i in some]
-        theta, slope = np.array([point.theta for point in kept]), np.array([point.slope for point in kept])
-        value = np.array([point.log_evidence for point in kept])
-        emulator = Emulator.through(theta, value, slope, None if before is None else before.emulator)
-        return cls(tuple(kept), emulator.bold() if bold else emulator, bold)
+        """Of as many of the points as can be gone through: some early and late ones, and those that the others tell least of."""
+        most = most_points(points[0].theta.size)
+        theta, slope = np.array([point.theta for point in points]), np.array([point.slope for point in points])
+        value = np.array([point.log_evidence for point in points])
+        rounds = MOST_ROUNDS if len(points) > most else 0
+        kept = np.linspace(0, len(points) - 1, min(len(points), most) // (rounds + 1)).round().astype(int)
+        emulator = Emulator.through(theta[kept], value[kept], slope[kept], None if before is None else before.emulator)
+        for left in range(rounds, 0, -1):
+            wrong = emulator.bold().wrong(theta, value)
+            wrong[kept] = 0.0
+            worst = np.argsort(wrong)[::-1][: (most - len(kept)) // left]
+            kept = np.sort(np.append(kept, worst))
+            emulator = Emulator.given(theta[kept], value[kept], slope[kept], emulator.scale, emulator.size)
+        return cls(tuple(points[i] for i in kept), emulator.bold() if bold else emulator, bold)
 
     def fit_near(self, theta: FloatArray) -> Fit:
         """Sites to start EP from at θ."""
