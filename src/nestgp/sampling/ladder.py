@@ -46,14 +46,14 @@ from nestgp.sampling.run import run
 
 #: Most leapfrog steps of a trajectory on a rung.
 LEAPFROG = 16
-#: Trajectories on every rung in a sweep, each followed by a round of exchanges: they cost little beside annealing.
+#: Standard deviation of every coordinate of the θ that climbs begin at.
+FAR = 2.0
+#: Trajectories on every rung for every try of a sweep, each followed by a round of exchanges: they cost little beside annealing.
 ROUNDS = 20
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
 #: The emulator is made anew whenever there are so many times as many points, or so many that it was wrong at by that much.
 GROWTH, SURPRISES, SURPRISE = 1.5, 3, 2.0
-#: Standard deviation of every coordinate of the θ that climbs begin at.
-FAR = 2.0
 #: By how much it must have been too large on a lower rung for that to count.
 FALSE_HILL = 5.0
 #: An error of the emulator that is worth another point, however many there are.
