@@ -11,6 +11,8 @@ weighted, resampled and moved by HMC at every stage (Neal 2001; Del Moral, Douce
 the expectation p(y | θ), however few the particles, and a particle taken by its weight can stand for a draw of the posterior in
 a chain that accepts it by that estimate (Andrieu, Doucet and Holenstein 2010). Cost: n³ (c − 1)³ for C, then n² (c − 1)² for
 every step of every particle.
+
+Particles are columns: products with C are then half as fast again.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ TRAJECTORY = 1.0
 MOST_STEPS = 200
 #: Resampled when the effective share of the particles falls below this.
 RESAMPLE_BELOW = 0.5
+#: Factors that HMC does not follow: those that change the least, as long as all of them together change log Π Φ/t by a variance
+#: of this at the most.
+LEFT_OUT = 0.03
 
 #: Of the mean of a function of a normal variable.
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
@@ -54,8 +59,8 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 RATIOS_FROM, RATIOS_TO, RATIOS_EACH = -16.0, 9.0, 256
 _AT = np.linspace(RATIOS_FROM, RATIOS_TO, int(RATIOS_TO - RATIOS_FROM) * RATIOS_EACH + 1)
 RATIOS = np.exp(-0.5 * _AT**2) / (math.sqrt(2.0 * math.pi) * ndtr(_AT))
-#: Columns of a triangular matrix that are multiplied at once.
-BLOCK = 256
+#: Rows or columns of a triangular matrix that are multiplied at once: BLAS's own for triangles is slower with few right sides.
+BLOCK = 128
 
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -65,7 +70,10 @@ class Differences:
 
     Attributes
     ----------
-    mean (D,), root (D, D) lower : m and C, D = n (c − 1), the other classes of a row beside each other; single : C as float32.
+    mean (D,), root (D, D) lower : m and C, D = n (c − 1).
+    order (D,) : g as the sites have it, the other classes of a row beside each other, in the order that is used here: factors
+        that change Π Φ/t the most come first.
+    followed : C of those that HMC follows, (a, a) float32. They depend on the first a of x alone.
     alpha, beta (D,) : the sites; log_mass : log Z_q; stiffness : λ, about the largest eigenvalue of Cᵀ H C, where H is diagonal
         with the mean size of (log Φ/t)″ of every factor: what the steps of HMC must be short for.
     """
@@ -76,55 +84,63 @@ class Differences:
         assert fit.site_moments is not None
         self.blocks, self.factors = blocks, factors
         alpha, beta = fit.sites
-        self.alpha, self.beta = alpha.ravel(), beta.ravel()
         nu, mean = fit.site_moments()[1], fit.posterior.mean
         self.latent_mean = mean.T.ravel()  # (cn,)
         self.log_mass = log_evidence(blocks.log_det, nu, mean, alpha, beta, 0.0)
         # u_i given f_i under the sites: mean (Σ_j β̃_j − Σ_j α̃_j (f_y − f_j))/(1 + 1ᵀα̃), variance 1/(1 + 1ᵀα̃)
         self.noise = 1.0 / (1.0 + alpha.sum(axis=1))
-        self.contrast = contrasts(y, alpha * self.noise[:, None], factors.n_classes)
-        self.mean = self.contrast @ self.latent_mean + np.repeat(beta.sum(axis=1) * self.noise, factors.n_classes - 1)
+        contrast = contrasts(y, alpha * self.noise[:, None], factors.n_classes)
+        mean = contrast @ self.latent_mean + np.repeat(beta.sum(axis=1) * self.noise, factors.n_classes - 1)
         self.covariance = Covariance.of(blocks)
-        G = self.covariance.between(self.contrast)
+        G = self.covariance.between(contrast)
         each = np.arange(len(G)).reshape(alpha.shape)
         G[each[:, :, None], each[:, None, :]] += self.noise[:, None, None]
         G[np.diag_indices(len(G))] += JITTER * float(np.diagonal(G).mean())
-        curvature = _mean_curvature(self.mean, np.sqrt(np.diagonal(G)), self.alpha, NODES, NODE_WEIGHTS)
+        curvature = _mean_curvature(mean, np.sqrt(np.diagonal(G)), alpha.ravel(), NODES, NODE_WEIGHTS)
         self.stiffness = _largest_eigenvalue(G, curvature)
-        self.root = cholesky(G.T, lower=True, overwrite_a=True, check_finite=False)
-        self.single = self.root.astype(np.float32)
+        influence = curvature * np.diagonal(G)  # of −½ h (g − m)² under N(g): its variance is ½ (h G)²
+        self.order = np.argsort(-influence)
+        self.mean, self.alpha, self.beta = (part.ravel()[self.order] for part in (mean, alpha, beta))
+        self.contrast = contrast[self.order]
+        self.root = cholesky(G[np.ix_(self.order, self.order)].T, lower=True, overwrite_a=True, check_finite=False)
+        left_out = 0.5 * np.cumsum(influence[self.order][::-1] ** 2) <= LEFT_OUT
+        a = len(G) - int(left_out.sum())
+        self.followed = np.ascontiguousarray(self.root[:a, :a], dtype=np.float32)
 
     def log_ratio(self, x: FloatArray) -> FloatArray:
-        """log Π Φ(g)/t(g) of every particle (q,); x (q, D)."""
-        g = dtrmm(1.0, self.root, x.T, lower=1).T
-        g += self.mean
-        value = np.empty(len(x))
-        _log_ratio(g, self.alpha, self.beta, value)
+        """log Π Φ(g)/t(g) of every particle (q,); x (D, q)."""
+        g = lower_times(self.root, x)
+        value = np.empty(x.shape[1])
+        _log_ratio(g, self.mean, self.alpha, self.beta, value)
         return value
 
     def slope(self, x: FloatArray) -> Any:
-        """Its gradient by x (q, D), in single precision: what HMC follows need not be exact, only what it is accepted by."""
-        g = _times_lower_transposed(x.astype(np.float32), self.single)
+        """Its gradient by the first a of x, (a, q), in single precision and of the factors that change the most.
+
+        What HMC follows need not be exact, only what it is accepted by.
+        """
+        a = len(self.followed)
+        g = lower_times(self.followed, x[:a].astype(np.float32))
         _slopes_by_g(g, self.mean, self.alpha, self.beta, RATIOS)
-        return _times_lower(g, self.single)
+        return transposed_lower_times(self.followed, g)
 
     def latents(self, x: FloatArray, rng: np.random.Generator) -> FloatArray:
-        """A draw of f given each x, (q, c, n): one of f and g under the sites, moved to where g is m + C x."""
-        shape = (*self.blocks.pi.shape, len(x))
+        """A draw of f given each column of x, (q, c, n): one of f and g under the sites, moved to where g is m + C x."""
+        shape = (*self.blocks.pi.shape, x.shape[1])
         prior = np.matmul(self.factors.prior_root, rng.standard_normal(shape))
         eta = precision_root_times(self.blocks.pi[:, :, None], rng.standard_normal(shape))
         e = prior + self.blocks.multiply_kernel(eta)
-        f = (e - self.blocks.multiply_kernel(self.blocks.solve(e))).reshape(-1, len(x))  # Σ (K⁻¹ L z + E ξ)
-        noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), len(x)))
-        g = self.contrast @ f + np.repeat(noise, shape[0] - 1, axis=0)
-        away = x.T - solve_triangular(self.root, g, lower=True, check_finite=False)
+        f = (e - self.blocks.multiply_kernel(self.blocks.solve(e))).reshape(-1, x.shape[1])  # Σ (K⁻¹ L z + E ξ)
+        noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), x.shape[1]))
+        g = self.contrast @ f + noise[self.order // (shape[0] - 1)]
+        away = x - solve_triangular(self.root, g, lower=True, check_finite=False)
         f += self.covariance.times(self.contrast.T @ solve_triangular(self.root, away, lower=True, trans=1, check_finite=False))
         f += self.latent_mean[:, None]
         return np.ascontiguousarray(f.reshape(shape).transpose(2, 0, 1))
 
 
 class Population(NamedTuple):
-    """x (q, D), shares (q,) that sum to one, the log of an unbiased estimate of p(y | θ), and the acceptance of the last move."""
+    """x (D, q), shares (q,) that sum to one, the log of an unbiased estimate of p(y | θ), and the acceptance of the last move."""
 
     x: FloatArray
     share: FloatArray
@@ -137,7 +153,7 @@ def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np
 
     step : of HMC at s = 1 in units of 1/√λ, λ the stiffness; at others it is step/√(s λ), for the ratio is as much flatter.
     """
-    x = rng.standard_normal((n_particles, g.mean.size))
+    x = rng.standard_normal((g.mean.size, n_particles))
     at = g.log_ratio(x), g.slope(x)
     log_w, log_z, before, accepted = np.zeros(n_particles), g.log_mass, 0.0, 1.0
     for s in (np.arange(1, n_stages + 1) / n_stages) ** POWER:
@@ -147,7 +163,7 @@ def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np
         if 1.0 / float(share @ share) < RESAMPLE_BELOW * n_particles:
             log_z, log_w = log_z + mean, np.zeros(n_particles)
             kept = systematic(share, rng)
-            x, at = x[kept], (at[0][kept], at[1][kept])
+            x, at = x[:, kept], (at[0][kept], at[1][:, kept])
         x, at, accepted = _move(g, x, at, float(s), step, rng)
     mean, share = _mean_and_shares(log_w)
     return Population(x, share, log_z + mean, accepted)
@@ -160,27 +176,26 @@ def _move(
     step = min(LONGEST_STEP, step / math.sqrt(s * g.stiffness))
     n_steps = min(max(1, round(TRAJECTORY / step)), MOST_STEPS)
     step *= rng.uniform(0.8, 1.2)
-    cos, sin = math.cos(step), math.sin(step)
     p = rng.standard_normal(x.shape)
     energy = _energy(x, p, at[0], s)
-    q, slope = x, at[1]
-    p = p + (0.5 * step * s) * slope
+    q, slope = x.copy(), at[1]
+    p[: len(slope)] += (0.5 * step * s) * slope
     with np.errstate(over="ignore", invalid="ignore"):  # a trajectory that leaves the world is not accepted
         for i in range(n_steps):
-            q, p = cos * q + sin * p, cos * p - sin * q
+            _rotate(q, p, math.cos(step), math.sin(step))
             slope = g.slope(q)
-            p += ((1.0 if i < n_steps - 1 else 0.5) * step * s) * slope
+            p[: len(slope)] += ((1.0 if i < n_steps - 1 else 0.5) * step * s) * slope
         value = g.log_ratio(q)
         gain = energy - _energy(q, p, value, s)
     acceptance = np.exp(np.minimum(np.where(np.isnan(gain), -np.inf, gain), 0.0))
-    accepted = rng.random(len(x)) < acceptance
-    x = np.where(accepted[:, None], q, x)
-    at = np.where(accepted, value, at[0]), np.where(accepted[:, None], slope, at[1])
+    accepted = rng.random(value.size) < acceptance
+    x = np.where(accepted, q, x)
+    at = np.where(accepted, value, at[0]), np.where(accepted, slope, at[1])
     return x, at, float(acceptance.mean())
 
 
 def _energy(x: FloatArray, p: FloatArray, value: FloatArray, s: float) -> FloatArray:
-    return 0.5 * (np.einsum("qd,qd->q", x, x) + np.einsum("qd,qd->q", p, p)) - s * value
+    return 0.5 * (np.einsum("dq,dq->q", x, x) + np.einsum("dq,dq->q", p, p)) - s * value
 
 
 def _mean_and_shares(log_w: FloatArray) -> tuple[float, FloatArray]:
@@ -197,32 +212,42 @@ def systematic(share: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_ratio(g, alpha, beta, value):  # type: ignore[no-untyped-def]
-    """Σ_d log Φ(g) − β̃ g + ½ α̃ g² for every row of g (q, D).
+def _rotate(x, p, cos, sin):  # type: ignore[no-untyped-def]
+    """x, p ← x cos + p sin, p cos − x sin, in place; (D, q)."""
+    for d in range(x.shape[0]):
+        for q in range(x.shape[1]):
+            x[d, q], p[d, q] = cos * x[d, q] + sin * p[d, q], cos * p[d, q] - sin * x[d, q]
+
+
+@numba.njit(cache=True, nogil=True)
+def _log_ratio(g, mean, alpha, beta, value):  # type: ignore[no-untyped-def]
+    """Σ_d log Φ(x) − β̃ x + ½ α̃ x² at x = g + mean for every column of g (D, q).
 
     The logarithm is taken of products of Φ, and none of those that are 1 but for rounding: half of the time goes into it else.
     """
-    for q in range(g.shape[0]):
-        total, product = 0.0, 1.0
-        for d in range(g.shape[1]):
-            x = g[q, d]
+    product = np.ones(value.size)
+    value[:] = 0.0
+    for d in range(g.shape[0]):
+        for q in range(g.shape[1]):
+            x = g[d, q] + mean[d]
             if x < -8.0:
-                total += log_ndtr_and_ratio(x)[0]
+                value[q] += log_ndtr_and_ratio(x)[0]
             elif x < 9.0:
-                product *= 0.5 * math.erfc(-x * _SQRT_HALF)
-                if product < 1e-200:
-                    total += math.log(product)
-                    product = 1.0
-            total += (0.5 * alpha[d] * x - beta[d]) * x
-        value[q] = total + math.log(product)
+                product[q] *= 0.5 * math.erfc(-x * _SQRT_HALF)
+                if product[q] < 1e-200:
+                    value[q] += math.log(product[q])
+                    product[q] = 1.0
+            value[q] += (0.5 * alpha[d] * x - beta[d]) * x
+    for q in range(g.shape[1]):
+        value[q] += math.log(product[q])
 
 
 @numba.njit(cache=True, nogil=True)
 def _slopes_by_g(g, mean, alpha, beta, ratios):  # type: ignore[no-untyped-def]
-    """d(log Φ(x) − β̃ x + ½ α̃ x²)/dx at x = g + mean, in place of g (q, D) float32; φ/Φ between two neighbours of a table."""
-    for q in range(g.shape[0]):
-        for d in range(g.shape[1]):
-            x = g[q, d] + mean[d]
+    """d(log Φ(x) − β̃ x + ½ α̃ x²)/dx at x = g + mean, in place of g (a, q) float32; φ/Φ between two neighbours of a table."""
+    for d in range(g.shape[0]):
+        for q in range(g.shape[1]):
+            x = g[d, q] + mean[d]
             slope = alpha[d] * x - beta[d]
             if x < RATIOS_FROM:
                 slope += 2.0 / x**3 - 1.0 / x - x
@@ -230,22 +255,22 @@ def _slopes_by_g(g, mean, alpha, beta, ratios):  # type: ignore[no-untyped-def]
                 place = (x - RATIOS_FROM) * RATIOS_EACH
                 i = int(place)
                 slope += ratios[i] + (place - i) * (ratios[i + 1] - ratios[i])
-            g[q, d] = slope
+            g[d, q] = slope
 
 
-def _times_lower_transposed(x: Any, C: Any) -> Any:
-    """x Cᵀ for x (q, D) and lower triangular C, block by block: BLAS's own for triangles takes twice as long here."""
+def lower_times(C: Any, x: Any) -> Any:
+    """C x for lower triangular C, block by block."""
     out = np.empty_like(x)
     for i in range(0, len(C), BLOCK):
-        np.matmul(x[:, : i + BLOCK], C[i : i + BLOCK, : i + BLOCK].T, out=out[:, i : i + BLOCK])
+        np.matmul(C[i : i + BLOCK, : i + BLOCK], x[: i + BLOCK], out=out[i : i + BLOCK])
     return out
 
 
-def _times_lower(x: Any, C: Any) -> Any:
-    """x C, likewise."""
+def transposed_lower_times(C: Any, x: Any) -> Any:
+    """Cᵀ x, likewise."""
     out = np.empty_like(x)
     for i in range(0, len(C), BLOCK):
-        np.matmul(x[:, i:], C[i:, i : i + BLOCK], out=out[:, i : i + BLOCK])
+        np.matmul(C[i:, i : i + BLOCK].T, x[i:], out=out[i : i + BLOCK])
     return out
 
 

@@ -61,7 +61,7 @@ NEWS = 0.3
 #: At how many estimates of the error of EP's log evidence something is made of them, beside the end of warm-up.
 ERROR_UPDATES = (20,)
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
-RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.9
+RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.8
 
 
 @dataclass
