@@ -72,8 +72,8 @@ OTHER_LENGTHS = {
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, int]] = {
     "teaching": {"particles": 32},
-    "glass": {"particles": 32},
-    "usps_357": {"particles": 32, "stages": 40, "tries": 1, "repeat": 4},
+    "glass": {"particles": 32, "tries": 3},
+    "usps_357": {"particles": 32, "stages": 20, "tries": 1, "repeat": 4},
 }
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50
@@ -176,7 +176,8 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
     status = Status.CONVERGED if mixed(mixing) else Status.NOT_MIXED
     about = {"status": status.value, "theta": clf.posterior_.draws.theta.mean(axis=(0, 1)), "predictions": mixing}
     about |= {"training": worst(clf.posterior_.summary), "chains": sampler.n_chains, "warmup": warmup}
-    about |= {"sampler": type(sampler).__name__, "draws": draws, "every_draw_that_predicts": thin}
+    about |= {"sampler": type(sampler).__name__, "settings": LADDERS.get(dataset.name, {}), "draws": draws}
+    about |= {"every_draw_that_predicts": thin}
     for chain in folder.glob(f"{stem}.chain*.pkl"):
         chain.unlink()
     return log_p, about

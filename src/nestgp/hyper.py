@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -54,9 +54,12 @@ class Prior(Protocol):
     def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]: ...
 
 
-def jacobian_power(names: Sequence[str]) -> FloatArray:
+@lru_cache(maxsize=64)  # samplers ask for it in every leapfrog step
+def jacobian_power(names: tuple[str, ...]) -> FloatArray:
     """d log x/dθ for the variable x that a prior is on: σ = √ of a variance, everything else itself."""
-    return np.array([0.5 if n.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for n in names])
+    power = np.array([0.5 if n.split("[")[0].endswith(("constant_value", "noise_level")) else 1.0 for n in names])
+    power.setflags(write=False)
+    return power
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class HalfStudentT:
 
     def evaluate(self, names: Sequence[str], theta: FloatArray, units: FloatArray) -> tuple[float, FloatArray]:
         """Normalised log density summed over the hyperparameters, and its gradient by θ."""
-        power = jacobian_power(names)
+        power = jacobian_power(tuple(names))
         x2 = (np.exp(power * theta) / units / self.scale) ** 2 / self.df
         constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
         constant += math.log(2.0) - math.log(self.scale)

@@ -2,15 +2,16 @@
 
 The lower rungs are densities of θ alone,
 
-    p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = s(θ) + e(θ),    β = 1 on the first, less on every one below,
+    p_β(θ) ∝ (p(θ) Z(θ)^β)^τ,    log Z(θ) = s(θ) + e(θ),    β = 1 on the first, less on every one below, τ a little below 1,
 
 where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC moves
 in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That costs
 milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the first by
 the same rule, at the cost of a run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's
 rung, with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then
-changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over EP's evidence times exp(e(θ)). So
-errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can be told of EP's beforehand.
+changes by w(θ₁)/w(θ₀), where w is p(θ) times the unbiased estimate of p(y | θ) that annealing gives, over the density of EP's
+rung, (p(θ) Z_EP(θ) exp(e(θ)))^τ. So errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can
+be told of EP's beforehand.
 
 The top is exact but for a θ at which EP does not converge, which is never visited.
 """
@@ -40,7 +41,7 @@ from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize, hmc_step
-from nestgp.sampling.landscape import Landscape, Place, Point, Survey, apart, climb, most_points
+from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, apart, climb, most_points
 from nestgp.sampling.moves import learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
@@ -49,7 +50,7 @@ LEAPFROG = 16
 #: Standard deviation of every coordinate of the θ that climbs begin at.
 FAR = 2.0
 #: Trajectories on every rung for every try of a sweep, each followed by a round of exchanges: they cost little beside annealing.
-ROUNDS = 20
+ROUNDS = 10
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
 #: The emulator is made anew whenever there are so many times as many points, or so many that it was wrong at by that much.
@@ -61,7 +62,7 @@ NEWS = 0.3
 #: At how many estimates of the error of EP's log evidence something is made of them, beside the end of warm-up.
 ERROR_UPDATES = (20,)
 #: Acceptance that the steps of HMC on a rung and in annealing aim at.
-RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.8
+RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.85
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Top:
 
     def log_weight(self, error: Emulator | None) -> float:
         """log w(θ)."""
-        return self.log_evidence - self.at.corrected(error)
+        return self.log_evidence + self.at.log_prior - FLATTER * (self.at.corrected(error) + self.at.log_prior)
 
 
 @dataclass
@@ -98,6 +99,7 @@ class LadderState:
     errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
     f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
     factors : of the top's θ; differences : EP's Gaussian, kept where θ always is the same.
+    whole : the fit at the θ of EP's rung, its factors with it, while they are at hand.
     """
 
     top: Top
@@ -117,6 +119,7 @@ class LadderState:
     drawn: int = 0
     factors: Factors | None = field(default=None, repr=False)
     differences: Differences | None = field(default=None, repr=False)
+    whole: tuple[Fit, Factors] | None = field(default=None, repr=False)
 
     def freeze(self) -> None:
         """Adapt no longer."""
@@ -128,7 +131,7 @@ class LadderState:
             rung.trace.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"factors": None, "differences": None}  # follow from θ
+        return self.__dict__ | {"factors": None, "differences": None, "whole": None}  # follow from θ and sites
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,8 @@ class Ladder:
     def _offer(self, landscape: Landscape, state: LadderState, rng: np.random.Generator, learn: bool) -> None:
         """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
         first, back = state.rungs[0], landscape.known(state.ep.theta)
-        point = self._point(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
+        whole = self._infer(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
+        point = _point_of(landscape.problem, first.at.theta, *whole, with_slope=learn)
         if point is None:
             return
         wrong = point.corrected(state.error) - first.at.log_evidence
@@ -239,8 +243,8 @@ class Ladder:
         if learn and (abs(wrong) > NEWS or len(state.points) < _enough(landscape.problem)):
             state.points.append(point)
             state.surprises += abs(wrong) > SURPRISE
-        if math.log1p(-rng.random()) < wrong - wrong_before:
-            state.ep, first.at = point, back
+        if math.log1p(-rng.random()) < FLATTER * (wrong - wrong_before):
+            state.ep, first.at, state.whole = point, back, whole
 
     def _scout(self, problem: Problem, state: LadderState) -> None:
         """EP at the θ of this sweep that is the furthest from where it has been run, as long as points are few."""
@@ -257,7 +261,7 @@ class Ladder:
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""
-        g = state.differences or self._differences(problem, state.ep)
+        g = state.differences or self._differences(problem, state.ep, state.whole)
         top = None if g is None else self._anneal(g, state.ep, state.annealing_step, rng, adapt)
         if g is None or top is None:
             state.accepted = 0.0
@@ -266,7 +270,7 @@ class Ladder:
             state.errors.append((top.at.theta, top.log_evidence - top.at.log_evidence))
         state.accepted = math.exp(min(0.0, top.log_weight(state.error) - state.top.log_weight(state.error)))
         if rng.random() < state.accepted:
-            state.ep, state.top, state.factors = state.top.at, top, g.factors
+            state.ep, state.top, state.factors, state.whole = state.top.at, top, g.factors, None
         if not state.rungs:
             state.differences = g
 
@@ -280,9 +284,9 @@ class Ladder:
             return None
         return Top(at, g.latents(found.x, rng), found.share, found.log_evidence)
 
-    def _differences(self, problem: Problem, at: Point) -> Differences | None:
-        """EP's Gaussian of the differences at θ; None where it has none."""
-        fit, factors = self._infer(problem, at.theta, at.fit)
+    def _differences(self, problem: Problem, at: Point, whole: tuple[Fit, Factors] | None = None) -> Differences | None:
+        """EP's Gaussian of the differences at θ; None where it has none. ``whole``: what EP would find there again."""
+        fit, factors = whole or self._infer(problem, at.theta, at.fit)
         try:
             _ = factors.prior_root  # made here, where it may fail, for the latents
             return Differences(fit, factors, problem.y) if fit.converged else None
@@ -300,21 +304,14 @@ class Ladder:
             around = centre + rng.standard_normal((centre.size + 2, centre.size)) @ problem.first_metric.T
             near = None if first is None else first.fit
             points = [first, *(self._point(problem, theta, near) for theta in np.clip(around, *bounds))]
-            points = [at for at in points if at is not None and math.isfinite(problem.log_prior(at.theta)[0])]
-        found = [point for point in points if point is not None]
+        found = [point for point in points if point is not None and math.isfinite(point.log_prior)]
         if not found:
             raise NotPositiveDefiniteError("nested EP found no posterior near the first hyperparameters")
         return found
 
     def _point(self, problem: Problem, theta: FloatArray, near: Fit | None) -> Point | None:
         """EP at θ; None where it does not converge."""
-        fit, factors = self._infer(problem, theta, near)
-        if not (fit.converged and math.isfinite(fit.log_evidence)):
-            return None
-        slope = np.zeros(theta.size)
-        if problem.prior is not None:
-            slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
-        return Point(theta, fit.log_evidence, slope, _only_sites(fit)) if np.all(np.isfinite(slope)) else None
+        return _point_of(problem, theta, *self._infer(problem, theta, near), with_slope=problem.prior is not None)
 
     def _infer(self, problem: Problem, theta: FloatArray, near: Fit | None) -> tuple[Fit, Factors]:
         factors = problem.factors(theta)
@@ -327,6 +324,17 @@ class Ladder:
             state.factors = problem.factors(state.top.at.theta)
         b = state.factors.times(state.factors.noisy_inverse, state.v)
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
+
+
+def _point_of(problem: Problem, theta: FloatArray, fit: Fit, factors: Factors, with_slope: bool) -> Point | None:
+    """What is kept of EP at θ; the slope takes a sixth of its time, and nobody needs it once the emulator is made."""
+    if not (fit.converged and math.isfinite(fit.log_evidence)):
+        return None
+    slope = np.zeros(theta.size)
+    if with_slope:
+        slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
+    log_prior = 0.0 if problem.prior is None else problem.log_prior(theta)[0]
+    return Point(theta, fit.log_evidence, slope, _only_sites(fit), log_prior) if np.all(np.isfinite(slope)) else None
 
 
 def _only_sites(fit: Fit) -> Fit:
@@ -360,8 +368,8 @@ def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: boo
 
 
 def _exchange(upper: Rung, lower: Rung, rng: np.random.Generator) -> None:
-    """θ of two neighbours change places by Metropolis' rule: p_β(θ′) p_β′(θ)/(p_β(θ) p_β′(θ′)) = (Z(θ′)/Z(θ))^(β − β′)."""
-    gain = (upper.beta - lower.beta) * (lower.at.log_evidence - upper.at.log_evidence)
+    """θ of two neighbours change places by Metropolis' rule: p_β(θ′) p_β′(θ)/(p_β(θ) p_β′(θ′)) = (Z(θ′)/Z(θ))^(τβ − τβ′)."""
+    gain = FLATTER * (upper.beta - lower.beta) * (lower.at.log_evidence - upper.at.log_evidence)
     if math.log1p(-rng.random()) < gain:
         upper.at, lower.at = lower.at, upper.at
 
