@@ -207,6 +207,22 @@ def test_predictions_of_draws_where_the_kernel_matrix_is_nearly_singular() -> No
     np.testing.assert_allclose(cov[0, :, 0, 0], (kernel.diag(X_new) - (V**2).sum(axis=0)).astype(float), rtol=0, atol=1e-8)
 
 
+def test_latents_of_draws_that_share_hyperparameters_with_their_neighbours() -> None:
+    """Each as if it were alone; the last of one chain and the first of the next share θ too."""
+    kernel: Any = ConstantKernel(2.0) * RBF(0.7)
+    rng, X = np.random.default_rng(0), np.linspace(-1.0, 1.0, 5)[:, None]
+    theta = np.array([[[0.1, 0.2], [0.1, 0.2]], [[0.1, 0.2], [0.4, -0.3]]])  # two chains of two
+    b = rng.standard_normal((2, 2, 3, 5))
+    mean, cov = MixturePosterior(kernel, X, Draws(theta, b, b, np.ones((2, 2, 5))), True, {}).latent(X + 0.1)
+    for s in range(4):
+        i, j = divmod(s, 2)
+        part = (slice(i, i + 1), slice(j, j + 1))
+        alone = Draws(theta[part], b[part], b[part], np.ones((1, 1, 5)))
+        expected = MixturePosterior(kernels.with_theta(kernel, theta[i, j]), X, alone, True, {}).latent(X + 0.1)
+        np.testing.assert_allclose(mean[s], expected[0][0], rtol=1e-12)
+        np.testing.assert_allclose(cov[s], expected[1][0], rtol=1e-12)
+
+
 def longdouble_cholesky(A: Any) -> Any:
     L = np.zeros_like(A)
     for j in range(len(A)):

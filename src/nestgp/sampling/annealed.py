@@ -9,8 +9,8 @@ goes from one to the other,
 
 weighted, resampled and moved by HMC at every stage (Neal 2001; Del Moral, Doucet and Jasra 2006). Z_q times the mean weights has
 the expectation p(y | θ), however few the particles, and a particle taken by its weight can stand for a draw of the posterior in
-a chain that accepts it by that estimate (Andrieu, Doucet and Holenstein 2010). Cost: n³ (c − 1)³ for C, then n² (c − 1)² for
-every step of every particle.
+a chain that accepts it by that estimate (Andrieu, Doucet and Holenstein 2010). Cost: n³ (c − 1)³ for C, then up to n² (c − 1)²
+for every step of every particle.
 
 Particles are columns: products with C are then half as fast again.
 """
@@ -47,8 +47,8 @@ TRAJECTORY = 1.0
 MOST_STEPS = 200
 #: Resampled when the effective share of the particles falls below this.
 RESAMPLE_BELOW = 0.5
-#: Factors that HMC does not follow: those that change the least, as long as all of them together change log Π Φ/t by a variance
-#: of this at the most.
+#: Factors that HMC does not follow: those that change the least, as long as their log Φ/t, each by itself, have variances that sum
+#: to about this at the most.
 LEFT_OUT = 0.03
 
 #: Of the mean of a function of a normal variable.
@@ -102,7 +102,8 @@ class Differences:
         self.order = np.argsort(-influence)
         self.mean, self.alpha, self.beta = (part.ravel()[self.order] for part in (mean, alpha, beta))
         self.contrast = contrast[self.order]
-        self.root = cholesky(G[np.ix_(self.order, self.order)].T, lower=True, overwrite_a=True, check_finite=False)
+        G = G[np.ix_(self.order, self.order)]
+        self.root = cholesky(G.T, lower=True, overwrite_a=True, check_finite=False)
         left_out = 0.5 * np.cumsum(influence[self.order][::-1] ** 2) <= LEFT_OUT
         a = len(G) - int(left_out.sum())
         self.followed = np.ascontiguousarray(self.root[:a, :a], dtype=np.float32)

@@ -24,22 +24,18 @@ MOST_ROUNDS = 3
 CLIMB_RUNS, CLIMB_GAIN = 40, 0.5
 #: Points nearer than this in θ tell the same.
 APART = 0.1
-#: Power of all densities below the top: they are a little wider than the posterior. What offers too little in a tail, where the
-#: emulator and EP's error are known the least, is stuck there.
-FLATTER = 0.85
 #: −log p(θ) Z(θ) where EP does not converge.
 NOWHERE = 1e6
 
 
 @dataclass(frozen=True)
 class Point:
-    """EP at θ: log evidence, its gradient, its sites for a warm start, and log p(θ), 0 where θ is not sampled."""
+    """EP at θ: log evidence, its gradient, and its sites for a warm start."""
 
     theta: FloatArray
     log_evidence: float
     slope: FloatArray
     fit: Fit
-    log_prior: float
 
     def corrected(self, error: Emulator | None) -> float:
         """log Z_EP(θ) + e(θ)."""
@@ -88,8 +84,7 @@ class Place:
 
     def tempered(self, beta: float) -> tuple[float, FloatArray]:
         """log p_β(θ) up to a constant, and its gradient."""
-        value, slope = beta * self.log_evidence + self.log_prior, beta * self.evidence_slope + self.prior_slope
-        return FLATTER * value, FLATTER * slope
+        return beta * self.log_evidence + self.log_prior, beta * self.evidence_slope + self.prior_slope
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,9 @@ class MixturePosterior:
             return mean, np.broadcast_to(cov, (len(b), m, c, c))
         means, covs = np.empty((len(b), m, c)), np.empty((len(b), m, c, c))
         for s in range(len(b)):
-            k_star, covs[s] = self._at(theta[s], X, c)
+            if s == 0 or np.any(theta[s] != theta[s - 1]):  # neighbours of a chain often share θ
+                k_star, cov = self._at(theta[s], X, c)
+            covs[s] = cov
             means[s] = np.einsum("kn,knm->mk", b[s], np.broadcast_to(k_star, (c, *k_star.shape[1:])))
         return means, covs
 
