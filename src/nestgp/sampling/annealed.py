@@ -47,8 +47,8 @@ TRAJECTORY = 1.0
 MOST_STEPS = 200
 #: Resampled when the effective share of the particles falls below this.
 RESAMPLE_BELOW = 0.5
-#: Factors that HMC does not follow: those that change the least, as long as their log Φ/t, each by itself, have variances that sum
-#: to about this at the most.
+#: Factors that HMC does not follow: those that change the least, as long as their log Φ/t, each by itself, have variances that
+#: sum to about this at the most.
 LEFT_OUT = 0.03
 
 #: Of the mean of a function of a normal variable.

@@ -50,10 +50,14 @@ LEAPFROG = 16
 FAR = 2.0
 #: Trajectories on every rung for every try of a sweep, each followed by a round of exchanges: they cost little beside annealing.
 ROUNDS = 10
+#: Shares of the sweeps of warm-up: those that every chain looks around in before it begins, for all of them; and those of the
+#: warm-up itself in which the top is offered nothing, because little is known of the evidence.
+LOOKING, EARLY = 0.25, 0.25
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
-#: The emulator is made anew whenever there are so many times as many points, or so many that it was wrong at by that much.
-GROWTH, SURPRISES, SURPRISE = 1.5, 3, 2.0
+#: The emulator is made anew whenever there are so many times as many points, or so many, and such a share of them, that it was
+#: wrong at by that much.
+GROWTH, SURPRISES, SURPRISED, SURPRISE = 1.5, 3, 0.01, 2.0
 #: By how much it must have been too large on a lower rung for that to count.
 FALSE_HILL = 5.0
 #: An error of the emulator that is worth another point, however many there are.
@@ -90,27 +94,35 @@ class Top:
 
 
 @dataclass
-class LadderState:
-    """Where a chain is; accepted : probability that the last θ offered to the top was taken; drawn : sweeps after warm-up.
+class BelowTop:
+    """Where the rungs are that need no latents; ep : the highest of them; rungs : the others, none where θ is not sampled.
 
-    ep : the rung below the top; rungs : those below that, none where θ is not sampled; error : e.
     points : where EP has been run; survey : what was last made of the first ``surveyed``; surprises : later ones it was wrong at.
-    errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
-    f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
-    factors : of the top's θ; differences : EP's Gaussian, kept where θ always is the same.
+    error : e; errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
     whole : the fit at the θ of EP's rung, its factors with it, while they are at hand.
     """
 
-    top: Top
     ep: Point
-    rungs: list[Rung]
     points: list[Point]
-    survey: Survey | None
-    annealing_step: StepSize
-    error: Emulator | None = None
-    errors: list[tuple[FloatArray, float]] = field(default_factory=list)
+    rungs: list[Rung] = field(default_factory=list)
+    survey: Survey | None = None
     surveyed: int = 0
     surprises: int = 0
+    error: Emulator | None = None
+    errors: list[tuple[FloatArray, float]] = field(default_factory=list)
+    whole: tuple[Fit, Factors] | None = field(default=None, repr=False)
+
+
+@dataclass(kw_only=True)
+class LadderState(BelowTop):
+    """Where a chain is; accepted : probability that the last θ offered to the top was taken; drawn : sweeps after warm-up.
+
+    f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
+    factors : of the top's θ; differences : EP's Gaussian, kept where θ always is the same.
+    """
+
+    top: Top
+    annealing_step: StepSize
     f: FloatArray = field(default_factory=lambda: np.empty(0))
     v: FloatArray = field(default_factory=lambda: np.empty(0))
     accepted: float = 1.0
@@ -118,7 +130,6 @@ class LadderState:
     drawn: int = 0
     factors: Factors | None = field(default=None, repr=False)
     differences: Differences | None = field(default=None, repr=False)
-    whole: tuple[Fit, Factors] | None = field(default=None, repr=False)
 
     def freeze(self) -> None:
         """Adapt no longer."""
@@ -142,7 +153,7 @@ class Ladder:
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
     rungs, hottest : emulated densities of θ, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
     climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
-        there are hyperparameters. All chains know what any has met.
+        there are hyperparameters. From what it has met every chain looks around further, and all of them know what any has met.
     tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed; more than one where that takes seconds.
@@ -177,17 +188,23 @@ class Ladder:
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
     def explore(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
-        """EP on the way from some θ far apart to the tops of hills, which a chain by itself might never come by."""
+        """EP on the way from θ far apart to the tops of hills, which a chain by itself might never come by, and around them."""
         centre, bounds = problem.first_theta, kernels.bounds(problem.kernel).T
-        found: list[Point] = []
+        found = self._first_points(problem, rng)
         for _ in range(min(self.climbs, centre.size)):
             start = np.clip(centre + FAR * rng.standard_normal(centre.size), *bounds)
             found += climb(problem, start, partial(self._point, problem))
-        return found
+        points = apart(found)
+        below = BelowTop(max(points, key=lambda point: point.log_evidence), points)
+        self._found(problem, below, rng)
+        for _ in range(round(LOOKING * self.n_warmup)):
+            self._look_around(problem, below, rng, True, True)
+            _learn(problem, below, bold=True, last=False)
+        return below.points
 
     def start(self, problem: Problem, rng: np.random.Generator) -> LadderState:
-        """EP at a few θ around the mode, a first emulator, and every rung and the top at one of them: chains begin apart."""
-        points = apart([*self._first_points(problem, rng), *problem.known])
+        """The top and every rung at one of the θ that are known: chains begin apart."""
+        points = apart(problem.known or self._first_points(problem, rng))
         step = StepSize(0.4, ANNEALING_ACCEPTANCE)
         top = None
         for i in rng.permutation(len(points)):
@@ -197,14 +214,18 @@ class Ladder:
                 break
         else:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
-        state = LadderState(top, top.at, [], points, None, step)
+        state = LadderState(ep=top.at, points=points, top=top, annealing_step=step)
         if problem.prior is not None:
-            state.survey, state.surveyed = Survey.of(points, bold=self.n_warmup > SETTLING), len(points)
-            landscape = Landscape(problem, state.survey)
-            for beta in np.geomspace(1.0, self.hottest, self.rungs):
-                place = landscape.known(points[int(rng.integers(len(points)))].theta)
-                state.rungs.append(Rung(float(beta), place, problem.first_metric / math.sqrt(beta)))
+            self._found(problem, state, rng)
         return state
+
+    def _found(self, problem: Problem, state: BelowTop, rng: np.random.Generator) -> None:
+        """A first emulator, and every rung at one of the points."""
+        state.survey, state.surveyed = Survey.of(state.points, bold=self.n_warmup > SETTLING), len(state.points)
+        landscape = Landscape(problem, state.survey)
+        for beta in np.geomspace(1.0, self.hottest, self.rungs):
+            place = landscape.known(state.points[int(rng.integers(len(state.points)))].theta)
+            state.rungs.append(Rung(float(beta), place, problem.first_metric / math.sqrt(beta)))
 
     def sweep(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
         """A new θ for every rung that takes one, then one of the top's population by its share."""
@@ -217,20 +238,26 @@ class Ladder:
 
     def _renew(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
         """Offer EP's rung some θ, then the top one, but not in early warm-up, when little is known of the evidence."""
-        learn, early = warmup and state.warmup_left >= SETTLING, warmup and state.warmup_left >= self.n_warmup // 2
+        learn = warmup and state.warmup_left >= SETTLING
+        early = warmup and state.warmup_left >= (1.0 - EARLY) * self.n_warmup
         if state.survey is not None:
-            landscape = Landscape(problem, state.survey, state.error)
-            for _ in range(self.tries):
-                _stir(landscape, state.rungs, rng, warmup)
-                self._offer(landscape, state, rng, learn)
-            if learn:
-                self._scout(problem, state)
+            self._look_around(problem, state, rng, warmup, learn)
         if not (early and state.rungs):
             self._climb(problem, state, rng, warmup)
         if learn:
-            _learn(problem, state, bold=early and state.warmup_left > SETTLING)
+            _learn(problem, state, bold=early and state.warmup_left > SETTLING, last=state.warmup_left <= SETTLING)
 
-    def _offer(self, landscape: Landscape, state: LadderState, rng: np.random.Generator, learn: bool) -> None:
+    def _look_around(self, problem: Problem, state: BelowTop, rng: np.random.Generator, warmup: bool, learn: bool) -> None:
+        """New θ for the rungs below the top."""
+        assert state.survey is not None
+        landscape = Landscape(problem, state.survey, state.error)
+        for _ in range(self.tries):
+            _stir(landscape, state.rungs, rng, warmup)
+            self._offer(landscape, state, rng, learn)
+        if learn:
+            self._scout(problem, state)
+
+    def _offer(self, landscape: Landscape, state: BelowTop, rng: np.random.Generator, learn: bool) -> None:
         """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
         first, back = state.rungs[0], landscape.known(state.ep.theta)
         whole = self._infer(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
@@ -245,7 +272,7 @@ class Ladder:
         if math.log1p(-rng.random()) < wrong - wrong_before:
             state.ep, first.at, state.whole = point, back, whole
 
-    def _scout(self, problem: Problem, state: LadderState) -> None:
+    def _scout(self, problem: Problem, state: BelowTop) -> None:
         """EP at the θ of this sweep that is the furthest from where it has been run, as long as points are few."""
         survey = state.survey
         assert survey is not None
@@ -388,16 +415,17 @@ def _enough(problem: Problem) -> int:
     return min(len(problem.known) + 12 + 6 * p * p, most_points(p))
 
 
-def _learn(problem: Problem, state: LadderState, bold: bool) -> None:
-    """When there is news, and once more before the steps settle: a new emulator, error and metrics; all rungs look again.
+def _learn(problem: Problem, state: BelowTop, bold: bool, last: bool) -> None:
+    """When there is news, and at the last before the steps settle: a new emulator, error and metrics; all rungs look again.
 
     A bold emulator leads to hills that nobody has seen, true and false ones; one with limits comes after it.
     """
     if state.survey is None:
         return
     n_errors = len(state.errors)
-    news = len(state.points) > GROWTH * state.surveyed or state.surprises >= SURPRISES or n_errors in ERROR_UPDATES
-    if not news and state.warmup_left > SETTLING and state.survey.bold == bold:
+    surprised = state.surprises >= max(SURPRISES, SURPRISED * state.surveyed)
+    news = len(state.points) > GROWTH * state.surveyed or surprised or n_errors in ERROR_UPDATES
+    if not (news or last) and state.survey.bold == bold:
         return
     try:
         state.survey = Survey.of(state.points, state.survey, bold)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 
 from nestgp import kernels
 from nestgp.arrays import FloatArray
@@ -143,8 +144,10 @@ def climb(problem: Problem, start: FloatArray, ep: Callable[[FloatArray, Fit | N
 
 def apart(points: Sequence[Point]) -> list[Point]:
     """Those that are not close to one before."""
-    kept: list[Point] = []
-    for point in points:
-        if all(np.linalg.norm(point.theta - other.theta) > APART for other in kept):
-            kept.append(point)
-    return kept
+    theta = np.array([point.theta for point in points])
+    near = cdist(theta, theta) <= APART
+    kept: list[int] = []
+    for i in range(len(points)):
+        if not near[i, kept].any():
+            kept.append(i)
+    return [points[i] for i in kept]
