@@ -27,7 +27,7 @@ from nestgp.sampling.chain import Problem
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.ladder import Rung
-from nestgp.sampling.landscape import Landscape, Place, Point, Survey, climb
+from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, climb
 from nestgp.sampling.mixing import ess_bulk
 from tests.oracles._types import Array, Labels
 from tests.oracles.integrals import log_evidence_bruteforce
@@ -235,7 +235,7 @@ def test_exchange_follows_metropolis() -> None:
     for _ in range(20_000):
         ladder._exchange(upper, lower, rng)
         first.append(upper.at.theta[0] == 0.0)
-    log_odds = (1.0 - 0.3) * (-1.0 - -0.1)
+    log_odds = FLATTER * (1.0 - 0.3) * (-1.0 - -0.1)
     assert np.mean(first) == pytest.approx(1.0 / (1.0 + np.exp(-log_odds)), abs=0.015)
 
 
@@ -275,7 +275,7 @@ def test_density_of_a_rung_and_its_gradient() -> None:
     found = landscape.at(theta)
     assert found is not None
     exact = NestedEP(tol=1e-10).infer(kernels.gram(kernels.with_theta(SHARED, theta), X4), Y4, C).log_evidence
-    expected = 0.6 * (exact + tilt @ theta) + problem.log_prior(theta)[0]
+    expected = FLATTER * (0.6 * (exact + tilt @ theta) + problem.log_prior(theta)[0])
     assert found.tempered(0.6)[0] == pytest.approx(expected, abs=0.02)
     numeric = [(value(theta + s) - value(theta - s)) / (2 * h) for s in h * np.eye(2)]
     np.testing.assert_allclose(found.tempered(0.6)[1], numeric, rtol=1e-6, atol=1e-8)
@@ -315,7 +315,7 @@ def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator() -> None:
     problem, sampler, rng = Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
     error = tilted(np.array([0.5]))
     points = [sampler._point(problem, theta, None) for theta in ONE_GRID[::5]]
-    log_p = np.array([point.corrected(error) + problem.log_prior(point.theta)[0] for point in points if point is not None])
+    log_p = FLATTER * np.array([point.corrected(error) + point.log_prior for point in points if point is not None])
     state = sampler.start(problem, rng)
     right = state.ep
     wrong = replace(right, slope=right.slope + 4.0)
@@ -331,6 +331,35 @@ def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator() -> None:
         draws.append(state.ep.theta[0])
     emulated = [found.tempered(1.0)[0] for theta in ONE_GRID[::5] if (found := landscape.at(theta)) is not None]
     assert np.ptp(np.array(emulated) - log_p) > 2.0  # so that it matters
+    assert_moments(np.array(draws), ONE_GRID[::5, 0], log_p)
+
+
+@pytest.mark.parametrize("flatter", [0.4, 1.0])
+def test_the_top_keeps_its_density_whatever_the_rungs(flatter: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noisy but unbiased estimates of the evidence decide; the moments of θ on top are those of prior times evidence."""
+    monkeypatch.setattr(landscape_module, "FLATTER", flatter)
+    monkeypatch.setattr(ladder, "FLATTER", flatter)
+    problem, sampler, rng = Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
+    error = tilted(np.array([0.5]))
+    points = [sampler._point(problem, theta, None) for theta in ONE_GRID[::5]]
+    log_p = np.array([point.log_evidence + problem.log_prior(point.theta)[0] for point in points if point is not None])
+    state = sampler.start(problem, rng)
+    state.error, state.survey = error, Survey.of([point for point in points[::8] if point is not None])
+    landscape, draws = Landscape(problem, state.survey, error), []
+    state.rungs[0].at, state.rungs[0].metric = landscape.known(state.ep.theta), np.array([[0.8]])
+    monkeypatch.setattr(sampler.__class__, "_differences", lambda *_: state.top)
+
+    def estimate(_self: Any, _g: Any, at: Point, *_: Any, **__: Any) -> ladder.Top:
+        return replace(state.top, at=at, log_evidence=at.log_evidence + 0.5 * rng.standard_normal() - 0.125)
+
+    monkeypatch.setattr(sampler.__class__, "_anneal", estimate)
+    monkeypatch.setattr(ladder.Top, "factors", None, raising=False)
+    for _ in range(2500):
+        for _ in range(3):
+            ladder._move(landscape, state.rungs[0], rng, False)
+        sampler._offer(landscape, state, rng, False)
+        sampler._climb(problem, state, rng, False)
+        draws.append(state.top.at.theta[0])
     assert_moments(np.array(draws), ONE_GRID[::5, 0], log_p)
 
 
@@ -387,7 +416,7 @@ class TwoHills:
 def test_two_hills_have_their_shares() -> None:
     """The first rung's tilt favours the lesser hill; the top must find their exact shares.
 
-    With evidences of 4 : 1, say, the rung has odds of 4^0.6; a top that took every θ would have them too, one without Z 4^1.6.
+    With evidences of 4 : 1, say, the rung has odds of 4^(0.6 τ), and so would a top that took every θ.
     """
     kernel, hills = ConstantKernel(3.0, "fixed") * RBF(0.8), TwoHills()
     nodes, weights = np.polynomial.hermite_e.hermegauss(3)
@@ -417,7 +446,7 @@ def test_two_hills_have_their_shares() -> None:
     error = shares.std() / np.sqrt(ess_bulk(shares))
     assert error < 0.025
     assert abs(shares.mean() - expected) < 4.0 * error
-    odds = (evidence[0] / evidence[1]) ** 0.6  # EP's evidence is nearly the exact one here
+    odds = (evidence[0] / evidence[1]) ** (0.6 * FLATTER)  # EP's evidence is nearly the exact one here
     assert abs(np.mean(on_rung) - odds / (1.0 + odds)) < 0.1
 
 
@@ -543,7 +572,7 @@ def test_of_too_many_points_those_are_kept_that_others_do_not_tell(monkeypatch: 
     """Many around the middle, and a few on one of the two hills: taken evenly, hardly one of them would be left."""
     rng, nothing = np.random.default_rng(0), cast(Any, None)
     theta = np.concatenate([0.3 * rng.standard_normal((144, 3)), np.array([2.2, -1.0, 2.0]) + 0.3 * rng.standard_normal((6, 3))])
-    points = [Point(at, *bumps(at), nothing) for at in theta]
+    points = [Point(at, *bumps(at), nothing, 0.0) for at in theta]
     value = np.array([point.log_evidence for point in points])
     monkeypatch.setattr(landscape_module, "MOST_OBSERVATIONS", 4 * 30)
     survey = Survey.of(points)

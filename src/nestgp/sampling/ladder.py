@@ -2,15 +2,16 @@
 
 The lower rungs are densities of θ alone,
 
-    p_β(θ) ∝ p(θ) Z(θ)^β,    log Z(θ) = s(θ) + e(θ),    β = 1 on the first, less on every one below,
+    p_β(θ) ∝ (p(θ) Z(θ)^β)^τ,    log Z(θ) = s(θ) + e(θ),    β = 1 on the first, less on every one below, τ a little below 1,
 
 where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC moves
 in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That costs
 milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the first by
 the same rule, at the cost of a run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's
 rung, with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then
-changes by w(θ₁)/w(θ₀), where w is the unbiased estimate of p(y | θ) that annealing gives, over EP's evidence times exp(e(θ)). So
-errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can be told of EP's beforehand.
+changes by w(θ₁)/w(θ₀), where w is p(θ) times the unbiased estimate of p(y | θ) that annealing gives, over the density of EP's
+rung, (p(θ) Z_EP(θ) exp(e(θ)))^τ. So errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can
+be told of EP's beforehand.
 
 The top is exact but for a θ at which EP does not converge, which is never visited.
 """
@@ -40,7 +41,7 @@ from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize, hmc_step
-from nestgp.sampling.landscape import Landscape, Place, Point, Survey, apart, climb, most_points
+from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, apart, climb, most_points
 from nestgp.sampling.moves import learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
@@ -90,7 +91,7 @@ class Top:
 
     def log_weight(self, error: Emulator | None) -> float:
         """log w(θ)."""
-        return self.log_evidence - self.at.corrected(error)
+        return self.log_evidence + self.at.log_prior - self.at.log_density(error)
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Ladder:
     Parameters
     ----------
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
-    rungs, hottest : emulated densities of θ, with powers of the evidence from 1 down to ``hottest``, in equal ratios.
+    rungs, hottest : emulated densities of θ, with powers β of the evidence from 1 down to ``hottest``, in equal ratios.
     climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
         there are hyperparameters. From what it has met every chain looks around further, and all of them know what any has met.
     tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung.
@@ -261,7 +262,7 @@ class Ladder:
         """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
         first, back = state.rungs[0], landscape.known(state.ep.theta)
         whole = self._infer(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
-        point = _point_of(first.at.theta, *whole, with_slope=learn)
+        point = _point_of(landscape.problem, first.at.theta, *whole, with_slope=learn)
         if point is None:
             return
         wrong = point.corrected(state.error) - first.at.log_evidence
@@ -269,7 +270,7 @@ class Ladder:
         if learn and (abs(wrong) > NEWS or len(state.points) < _enough(landscape.problem)):
             state.points.append(point)
             state.surprises += abs(wrong) > SURPRISE
-        if math.log1p(-rng.random()) < wrong - wrong_before:
+        if math.log1p(-rng.random()) < FLATTER * (wrong - wrong_before):
             state.ep, first.at, state.whole = point, back, whole
 
     def _scout(self, problem: Problem, state: BelowTop) -> None:
@@ -330,15 +331,14 @@ class Ladder:
             around = centre + rng.standard_normal((centre.size + 2, centre.size)) @ problem.first_metric.T
             near = None if first is None else first.fit
             points = [first, *(self._point(problem, theta, near) for theta in np.clip(around, *bounds))]
-            points = [at for at in points if at is not None and math.isfinite(problem.log_prior(at.theta)[0])]
-        found = [point for point in points if point is not None]
+        found = [point for point in points if point is not None and math.isfinite(point.log_prior)]
         if not found:
             raise NotPositiveDefiniteError("nested EP found no posterior near the first hyperparameters")
         return found
 
     def _point(self, problem: Problem, theta: FloatArray, near: Fit | None) -> Point | None:
         """EP at θ; None where it does not converge."""
-        return _point_of(theta, *self._infer(problem, theta, near), with_slope=problem.prior is not None)
+        return _point_of(problem, theta, *self._infer(problem, theta, near), with_slope=problem.prior is not None)
 
     def _infer(self, problem: Problem, theta: FloatArray, near: Fit | None) -> tuple[Fit, Factors]:
         factors = problem.factors(theta)
@@ -353,14 +353,15 @@ class Ladder:
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
 
 
-def _point_of(theta: FloatArray, fit: Fit, factors: Factors, with_slope: bool) -> Point | None:
+def _point_of(problem: Problem, theta: FloatArray, fit: Fit, factors: Factors, with_slope: bool) -> Point | None:
     """What is kept of EP at θ; the slope takes a sixth of its time, and nobody needs it once the emulator is made."""
     if not (fit.converged and math.isfinite(fit.log_evidence)):
         return None
     slope = np.zeros(theta.size)
     if with_slope:
         slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
-    return Point(theta, fit.log_evidence, slope, _only_sites(fit)) if np.all(np.isfinite(slope)) else None
+    log_prior = 0.0 if problem.prior is None else problem.log_prior(theta)[0]
+    return Point(theta, fit.log_evidence, slope, _only_sites(fit), log_prior) if np.all(np.isfinite(slope)) else None
 
 
 def _only_sites(fit: Fit) -> Fit:
@@ -394,8 +395,8 @@ def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: boo
 
 
 def _exchange(upper: Rung, lower: Rung, rng: np.random.Generator) -> None:
-    """θ of two neighbours change places by Metropolis' rule: p_β(θ′) p_β′(θ)/(p_β(θ) p_β′(θ′)) = (Z(θ′)/Z(θ))^(β − β′)."""
-    gain = (upper.beta - lower.beta) * (lower.at.log_evidence - upper.at.log_evidence)
+    """θ of two neighbours change places by Metropolis' rule: p_β(θ′) p_β′(θ)/(p_β(θ) p_β′(θ′)) = (Z(θ′)/Z(θ))^(τβ − τβ′)."""
+    gain = FLATTER * (upper.beta - lower.beta) * (lower.at.log_evidence - upper.at.log_evidence)
     if math.log1p(-rng.random()) < gain:
         upper.at, lower.at = lower.at, upper.at
 

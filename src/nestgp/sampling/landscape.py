@@ -25,22 +25,30 @@ MOST_ROUNDS = 3
 CLIMB_RUNS, CLIMB_GAIN = 40, 0.5
 #: Points nearer than this in θ tell the same.
 APART = 0.1
+#: Power τ of all densities below the top, which makes them a little wider than the posterior: in tails, where emulator and EP's
+#: error are known the least, they may offer too little, and then the top gets stuck there.
+FLATTER = 0.9
 #: −log p(θ) Z(θ) where EP does not converge.
 NOWHERE = 1e6
 
 
 @dataclass(frozen=True)
 class Point:
-    """EP at θ: log evidence, its gradient, and its sites for a warm start."""
+    """EP at θ: log evidence, its gradient, its sites for a warm start, and log p(θ), 0 where θ is not sampled."""
 
     theta: FloatArray
     log_evidence: float
     slope: FloatArray
     fit: Fit
+    log_prior: float
 
     def corrected(self, error: Emulator | None) -> float:
         """log Z_EP(θ) + e(θ)."""
         return self.log_evidence + (0.0 if error is None else error(self.theta)[0])
+
+    def log_density(self, error: Emulator | None) -> float:
+        """log of (p(θ) Z_EP(θ) exp(e(θ)))^τ, the density of EP's rung."""
+        return FLATTER * (self.corrected(error) + self.log_prior)
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,8 @@ class Place:
 
     def tempered(self, beta: float) -> tuple[float, FloatArray]:
         """log p_β(θ) up to a constant, and its gradient."""
-        return beta * self.log_evidence + self.log_prior, beta * self.evidence_slope + self.prior_slope
+        value, slope = beta * self.log_evidence + self.log_prior, beta * self.evidence_slope + self.prior_slope
+        return FLATTER * value, FLATTER * slope
 
 
 @dataclass(frozen=True)
