@@ -27,8 +27,8 @@ from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place
 NOISE = 0.05
 #: How far below the largest value any other is told from another: this, and so much more for every dimension.
 DEPTH, DEPTH_EACH = 40.0, 2.0
-#: Points that ℓ and σ are fitted to, and most iterations of that.
-FITTED_POINTS, FIT_ITERATIONS = 40, 20
+#: Points that ℓ and σ are fitted to, and most iterations of that, at first and when they were fitted before.
+FITTED_POINTS, FIT_ITERATIONS, MORE_ITERATIONS = 40, 20, 4
 #: Nearest neighbours of so many of the points are within the distance that is trusted; beyond it s falls by FALL σ r².
 TRUSTED, FALL = 0.9, 1.0
 #: How much larger than all that was seen it may be anywhere.
@@ -66,7 +66,8 @@ class Emulator:
         lower, upper = np.log(np.array(limits)).T
         some = np.unique(np.linspace(0, len(theta) - 1, FITTED_POINTS).round().astype(int))
         observed = theta[some], value[some] - level, slope[some]
-        how: Any = {"method": "L-BFGS-B", "bounds": list(zip(lower, upper, strict=True)), "options": {"maxiter": FIT_ITERATIONS}}
+        most = FIT_ITERATIONS if before is None else MORE_ITERATIONS
+        how: Any = {"method": "L-BFGS-B", "bounds": list(zip(lower, upper, strict=True)), "options": {"maxiter": most}}
         first = np.clip(np.log(start), lower, upper)
         found = minimize(_minus_log_likelihood, first, observed, **how)
         return cls.given(theta, value, slope, np.exp(found.x[:-1]), float(np.exp(found.x[-1])))
