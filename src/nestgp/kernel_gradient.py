@@ -28,11 +28,11 @@ from sklearn.gaussian_process.kernels import (
 )
 
 from nestgp.arrays import FloatArray
+from nestgp.distances import condensed_sq_dist
 from nestgp.kernels import (
     Kernels,
     as_covariance,
     as_inputs,
-    condensed_sq_dist,
     gram_of_one,
     is_list,
     lengthscales_of,
