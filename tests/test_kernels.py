@@ -180,6 +180,16 @@ def test_duplicates_far_from_the_origin_are_at_distance_zero():
     assert K.sum() == len(X) + 2
 
 
+@pytest.mark.parametrize("kernel", [RBF(1.0), Matern(1.0, nu=0.5), Matern(1.0, nu=1.5), Matern(1.0, nu=2.5)])
+def test_correlations_too_small_to_matter_are_zero(kernel):
+    X = np.array([[0.0], [1.0], [12.5], [60.0], [400.0]])
+    exact = kernel(X)
+    assert np.any((exact > 0.0) & (exact < kernels.NO_CORRELATION))
+    for K in (kernels.gram(kernel, X), kernels.cross(kernel, X, X)):
+        np.testing.assert_array_equal(K > 0.0, exact >= kernels.NO_CORRELATION)
+        np.testing.assert_allclose(K, exact, rtol=1e-12, atol=kernels.NO_CORRELATION)
+
+
 def test_gram_leaves_a_users_array_alone():
     kernel = C(7.0) * Linear(0.4)
     kernels.gram(kernel, inputs())

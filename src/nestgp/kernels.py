@@ -36,6 +36,9 @@ Kernels: TypeAlias = Kernel | Sequence[Kernel]
 MAX_ARD_COLUMNS = 30
 """The default kernel has one lengthscale per column up to here, and one in all above."""
 
+NO_CORRELATION = 1e-30
+"""Correlations below are taken for 0: no result differs, and products of them underflow, which makes LAPACK half as fast."""
+
 _SIMPLE_NU = (0.5, 1.5, 2.5, np.inf)
 _MAX_NU = 150.0  # beyond, scikit-learn's 2^(1−ν)/Γ(ν) underflows and its Matern is silently the identity
 
@@ -187,17 +190,19 @@ def lengthscales_of(kernel: Kernel, X: FloatArray) -> FloatArray:
 
 
 def _matern(sq_dist: FloatArray, nu: float) -> FloatArray:
-    """Matern correlation for ν = ½, 3/2, 5/2, ∞ at squared scaled distances, which are overwritten."""
+    """Matern correlation for ν = ½, 3/2, 5/2, ∞ at squared scaled distances, which are overwritten; 0 below NO_CORRELATION."""
     if nu == np.inf:
         sq_dist *= -0.5
-        return np.exp(sq_dist, out=sq_dist)
-    t = np.sqrt(sq_dist, out=sq_dist)
-    t *= np.sqrt(2 * nu)
-    decay = np.exp(-t)
-    if nu == 1.5:
-        decay *= 1.0 + t
-    elif nu == 2.5:
-        decay *= 1.0 + t + t**2 / 3.0
+        decay = np.exp(sq_dist, out=sq_dist)
+    else:
+        t = np.sqrt(sq_dist, out=sq_dist)
+        t *= np.sqrt(2 * nu)
+        decay = np.exp(-t)
+        if nu == 1.5:
+            decay *= 1.0 + t
+        elif nu == 2.5:
+            decay *= 1.0 + t + t**2 / 3.0
+    decay[decay < NO_CORRELATION] = 0.0
     return decay
 
 
