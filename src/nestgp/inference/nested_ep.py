@@ -28,8 +28,8 @@ INNER_TOL, INNER_SWEEPS = 1e-12, 200
 FIRST_DAMPING = 0.8
 #: Undamped steps, and extrapolation from further away than with other methods: the means ahead keep the sites from overshooting.
 MIXING = {"first": 1.0, "near": 0.3}
-#: Means ahead: conjugate gradients to this residual, or so many steps; more save no further iteration.
-MEAN_TOL, MEAN_STEPS = 0.1, 3
+#: Means ahead: conjugate gradients to this residual, or so many steps, which are used up only where variances are large.
+MEAN_TOL, MEAN_STEPS = 0.1, 6
 #: Smallest residual asked for with one more point, whose evidence alone is wanted.
 EXTENSION_TOL = 1e-4
 
