@@ -362,6 +362,38 @@ def test_restarts_find_the_better_of_two_modes(objective_of: Any) -> None:
     assert_allclose(threads.theta, more.theta)
 
 
+@pytest.mark.parametrize("gain", [1.0, -1.0])
+def test_a_search_that_ends_at_a_lower_bound_is_made_once_more(
+    gain: float, monkeypatch: pytest.MonkeyPatch, objective_of: Any
+) -> None:
+    """From longer lengthscales, and the better of both counts; one that ends elsewhere is not."""
+    original, starts = hyper.search, []
+
+    def ends_at_bound(objective: Objective, start: Array, *args: Any) -> hyper.SearchResult:
+        starts.append(start)
+        result = original(objective, start, *args)
+        if len(starts) > 1:
+            return result
+        return dataclasses.replace(result, theta=np.array([result.theta[0], BOUNDS[1, 0]]), objective=result.objective - gain)
+
+    monkeypatch.setattr(hyper, "search", ends_at_bound)
+    found = search_with_restarts(objective_of, START, BOUNDS, 0, np.random.default_rng(0), None)
+    assert len(starts) == 2
+    assert_allclose(starts[1], START + np.log([hyper.MORE_VARIANCE, hyper.LONGER]))
+    assert (found.theta[1] > BOUNDS[1, 0]) == (gain > 0.0)
+    search_with_restarts(objective_of, START, BOUNDS, 0, np.random.default_rng(0), None)
+    assert len(starts) == 3
+
+
+def test_only_lengthscales_at_a_lower_bound_are_made_longer() -> None:
+    names = ["k1__constant_value", "k2__length_scale[0]", "k2__length_scale[1]"]
+    bounds, start = np.tile([-2.0, 2.0], (3, 1)), np.array([0.0, 0.0, 1.9])
+    assert hyper._from_longer(names, start, bounds, np.array([-2.0, 0.0, 2.0])) is None
+    longer = hyper._from_longer(names, start, bounds, np.array([0.0, -2.0, 0.0]))
+    assert longer is not None
+    assert_allclose(longer, [2.0, np.log(2.0), 2.0])
+
+
 def test_restarts_stay_inside_the_bounds(monkeypatch: pytest.MonkeyPatch, objective_of: Any) -> None:
     starts: list[Array] = []
     original = hyper.search

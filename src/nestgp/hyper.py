@@ -44,6 +44,8 @@ REMEMBERED = 8
 INTERRUPTED = "interrupted"
 #: Spread, in log units, of the random starts around the given one.
 RESTART_SPREAD = 1.5
+#: Factors on starting variances and, at least, on starting lengthscales of a search after one that has ended at a lower bound.
+MORE_VARIANCE, LONGER = 10.0, 2.0
 #: Alternating search: most rounds, relative growth of the bound that ends it, jitter relative to the mean variance.
 EM_ROUNDS, EM_TOL, EM_JITTER = 100, 1e-6, 1e-6
 
@@ -413,7 +415,10 @@ def search_with_restarts(
     n_jobs: int | None,
     climb: Climb = coarse_to_fine,
 ) -> SearchResult:
-    """Best of the search from ``start`` and from ``n_restarts`` random points around it, inside the bounds."""
+    """Best of the search from ``start`` and from ``n_restarts`` random points around it, inside the bounds.
+
+    A single search that ends with a lengthscale at its lower bound is made once more, from longer ones.
+    """
     starts = [start]
     for _ in range(n_restarts):
         starts.append(np.clip(start + RESTART_SPREAD * rng.standard_normal(start.size), bounds[:, 0], bounds[:, 1]))
@@ -426,9 +431,27 @@ def search_with_restarts(
     else:
         results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(make_objective(), s, bounds, climb) for s in starts)
     found = [r for r in results if isinstance(r, SearchResult)]
+    if n_restarts == 0 and found and found[0].message != INTERRUPTED:
+        objective = make_objective()
+        if (longer := _from_longer(objective.names, start, bounds, found[0].theta)) is not None:
+            again = _attempt(objective, longer, bounds, climb)
+            found += [again] if isinstance(again, SearchResult) else []
     if not found:
         raise results[0]  # type: ignore[misc]
     return max(found, key=lambda r: r.objective)
+
+
+def _from_longer(names: Sequence[str], start: FloatArray, bounds: FloatArray, found: FloatArray) -> FloatArray | None:
+    """Where to begin again when a lengthscale was found at its lower bound, √(their number) times those of ``start``; else None.
+
+    Columns are then told apart value by value, and a hill on which fewer of them matter may be higher.
+    """
+    scales = np.array(["length_scale" in name for name in names])
+    if not np.any(np.isclose(found, bounds[:, 0]) & scales):
+        return None
+    variances = jacobian_power(tuple(names)) == 0.5
+    factor = max(LONGER, math.sqrt(scales.sum()))
+    return np.clip(start + scales * math.log(factor) + variances * math.log(MORE_VARIANCE), *bounds.T)
 
 
 def _attempt(
