@@ -385,6 +385,22 @@ def test_a_search_that_ends_at_a_lower_bound_is_made_once_more(
     assert len(starts) == 3
 
 
+def test_an_interrupt_of_the_second_search_keeps_the_first(monkeypatch: pytest.MonkeyPatch, objective_of: Any) -> None:
+    original, first = hyper.search, []
+
+    def interrupted(objective: Objective, start: Array, *args: Any) -> hyper.SearchResult:
+        if first:
+            raise KeyboardInterrupt
+        result = original(objective, start, *args)
+        first.append(dataclasses.replace(result, theta=np.array([result.theta[0], BOUNDS[1, 0]])))
+        return first[0]
+
+    monkeypatch.setattr(hyper, "search", interrupted)
+    with pytest.warns(UserWarning, match="second hyperparameter search interrupted"):
+        found = search_with_restarts(objective_of, START, BOUNDS, 0, np.random.default_rng(0), None)
+    assert found is first[0]
+
+
 def test_only_lengthscales_at_a_lower_bound_are_made_longer() -> None:
     names = ["k1__constant_value", "k2__length_scale[0]", "k2__length_scale[1]"]
     bounds, start = np.tile([-2.0, 2.0], (3, 1)), np.array([0.0, 0.0, 1.9])

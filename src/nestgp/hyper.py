@@ -434,8 +434,12 @@ def search_with_restarts(
     if n_restarts == 0 and found and found[0].message != INTERRUPTED:
         objective = make_objective()
         if (longer := _from_longer(objective.names, start, bounds, found[0].theta)) is not None:
-            again = _attempt(objective, longer, bounds, climb)
-            found += [again] if isinstance(again, SearchResult) else []
+            try:
+                again = _attempt(objective, longer, bounds, climb)
+            except KeyboardInterrupt:  # before it had anything: the first search is whole
+                warnings.warn("second hyperparameter search interrupted by user: the first one's result is used", stacklevel=2)
+            else:
+                found += [again] if isinstance(again, SearchResult) else []
     if not found:
         raise results[0]  # type: ignore[misc]
     return max(found, key=lambda r: r.objective)
