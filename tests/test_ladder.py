@@ -310,7 +310,8 @@ def test_a_rung_keeps_its_density() -> None:
     assert_moments(np.array(draws), ONE_GRID[:, 0], log_p)
 
 
-def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator() -> None:
+@pytest.mark.parametrize("how", ["_take_over", "_wander"])
+def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator(how: str) -> None:
     """An emulator that knows one point only, and that wrongly, offers the θ; the moments are those of EP's evidence."""
     problem, sampler, rng = Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
     error = tilted(np.array([0.5]))
@@ -327,7 +328,7 @@ def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator() -> None:
     for _ in range(1500):
         for _ in range(4):
             ladder._move(landscape, state.rungs[0], rng, False)
-        sampler._offer(landscape, state, rng, False)
+        getattr(sampler, how)(landscape, state, rng, False)
         draws.append(state.ep.theta[0])
     emulated = [found.tempered(1.0)[0] for theta in ONE_GRID[::5] if (found := landscape.at(theta)) is not None]
     assert np.ptp(np.array(emulated) - log_p) > 2.0  # so that it matters
@@ -357,7 +358,7 @@ def test_the_top_keeps_its_density_whatever_the_rungs(flatter: float, monkeypatc
     for _ in range(2500):
         for _ in range(3):
             ladder._move(landscape, state.rungs[0], rng, False)
-        sampler._offer(landscape, state, rng, False)
+        sampler._take_over(landscape, state, rng, False)
         sampler._climb(problem, state, rng, False)
         draws.append(state.top.at.theta[0])
     assert_moments(np.array(draws), ONE_GRID[::5, 0], log_p)
@@ -438,7 +439,7 @@ def test_two_hills_have_their_shares() -> None:
     top, on_rung = [], []
     for _ in range(800):
         state.rungs[0].at = places[rng.choice(len(places), p=share / share.sum())]  # HMC would stay on one hill
-        sampler._offer(landscape, state, rng, False)
+        sampler._take_over(landscape, state, rng, False)
         on_rung.append(state.ep.theta[0] < 0.1)
         sampler._climb(problem, state, rng, False)
         top.append(state.top.at.theta[0] < 0.1)

@@ -4,14 +4,14 @@ The lower rungs are densities of θ alone,
 
     p_β(θ) ∝ (p(θ) Z(θ)^β)^τ,    log Z(θ) = s(θ) + e(θ),    β = 1 on the first, less on every one below, τ a little below 1,
 
-where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC moves
-in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That costs
-milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the first by
-the same rule, at the cost of a run of EP. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's
-rung, with latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then
-changes by w(θ₁)/w(θ₀), where w is p(θ) times the unbiased estimate of p(y | θ) that annealing gives, over the density of EP's
-rung, (p(θ) Z_EP(θ) exp(e(θ)))^τ. So errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can
-be told of EP's beforehand.
+where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC
+moves in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That
+costs milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the
+first by the same rule, at the cost of a run of EP, and moves by itself where the emulator is wrong. On top stands the
+posterior of θ and the latents itself. It takes over the θ of EP's rung, with latents annealed from EP's posterior there
+(:mod:`nestgp.sampling.annealed`); the joint density of both rungs then changes by w(θ₁)/w(θ₀), where w is p(θ) times the
+unbiased estimate of p(y | θ) that annealing gives, over the density of EP's rung, (p(θ) Z_EP(θ) exp(e(θ)))^τ. So errors of the
+emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can be told of EP's beforehand.
 
 The top is exact but for a θ at which EP does not converge, which is never visited.
 """
@@ -45,8 +45,8 @@ from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, 
 from nestgp.sampling.moves import learnt_metric, quarter_turn
 from nestgp.sampling.run import run
 
-#: Most leapfrog steps of a trajectory on a rung.
-LEAPFROG = 16
+#: Most leapfrog steps of a trajectory on a rung, and of one that EP's rung goes by itself.
+LEAPFROG, LEAPFROG_NEAR = 16, 2
 #: Standard deviation of every coordinate of the θ that climbs begin at.
 FAR = 2.0
 #: Trajectories on every rung for every try of a sweep, each followed by a round of exchanges: they cost little beside annealing.
@@ -155,7 +155,8 @@ class Ladder:
     rungs, hottest : emulated densities of θ, with powers β of the evidence from 1 down to ``hottest``, in equal ratios.
     climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
         there are hyperparameters. From what it has met every chain looks around further, and all of them know what any has met.
-    tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung.
+    tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung: by turns one of the emulated density, and one
+        near where it is.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed; more than one where that takes seconds.
 
@@ -252,26 +253,43 @@ class Ladder:
         """New θ for the rungs below the top."""
         assert state.survey is not None
         landscape = Landscape(problem, state.survey, state.error)
-        for _ in range(self.tries):
+        for k in range(self.tries):
             _stir(landscape, state.rungs, rng, warmup)
-            self._offer(landscape, state, rng, learn)
+            (self._wander if k % 2 else self._take_over)(landscape, state, rng, learn)
         if learn:
             self._scout(problem, state)
 
-    def _offer(self, landscape: Landscape, state: BelowTop, rng: np.random.Generator, learn: bool) -> None:
-        """EP at the θ of the first emulated rung, which gets that of EP's rung in exchange by Metropolis' rule."""
+    def _take_over(self, landscape: Landscape, state: BelowTop, rng: np.random.Generator, learn: bool) -> None:
+        """EP's rung takes over the θ of the first emulated one, which gets its own in exchange, by Metropolis' rule."""
         first, back = state.rungs[0], landscape.known(state.ep.theta)
-        whole = self._infer(landscape.problem, first.at.theta, landscape.survey.fit_near(first.at.theta))
-        point = _point_of(landscape.problem, first.at.theta, *whole, with_slope=learn)
+        if self._offer(landscape, state, first.at, rng, learn):
+            first.at = back
+
+    def _wander(self, landscape: Landscape, state: BelowTop, rng: np.random.Generator, learn: bool) -> None:
+        """EP's rung goes a short way under the emulated density, by the same rule (Liu 2001, section 9.4.3).
+
+        Where the emulator is wrong by much it is so nearby too: what no exchange would take from EP's rung can leave by itself.
+        """
+        first = state.rungs[0]
+        near = Rung(1.0, landscape.known(state.ep.theta), first.metric, first.step)
+        _move(landscape, near, rng, adapt=False, most=LEAPFROG_NEAR)
+        self._offer(landscape, state, near.at, rng, learn)
+
+    def _offer(self, landscape: Landscape, state: BelowTop, place: Place, rng: np.random.Generator, learn: bool) -> bool:
+        """EP's rung moves to a θ that the emulated density would take if it were EP's; whether it does."""
+        whole = self._infer(landscape.problem, place.theta, landscape.survey.fit_near(place.theta))
+        point = _point_of(landscape.problem, place.theta, *whole, with_slope=learn)
         if point is None:
-            return
-        wrong = point.corrected(state.error) - first.at.log_evidence
-        wrong_before = state.ep.corrected(state.error) - back.log_evidence
+            return False
+        wrong = point.corrected(state.error) - place.log_evidence
+        wrong_before = state.ep.corrected(state.error) - landscape.known(state.ep.theta).log_evidence
         if learn and (abs(wrong) > NEWS or len(state.points) < _enough(landscape.problem)):
             state.points.append(point)
             state.surprises += abs(wrong) > SURPRISE
-        if math.log1p(-rng.random()) < FLATTER * (wrong - wrong_before):
-            state.ep, first.at, state.whole = point, back, whole
+        taken = math.log1p(-rng.random()) < FLATTER * (wrong - wrong_before)
+        if taken:
+            state.ep, state.whole = point, whole
+        return taken
 
     def _scout(self, problem: Problem, state: BelowTop) -> None:
         """EP at the θ of this sweep that is the furthest from where it has been run, as long as points are few."""
@@ -370,8 +388,8 @@ def _only_sites(fit: Fit) -> Fit:
     return replace(fit, posterior=nothing, history=(), gradient=None, site_moments=None)
 
 
-def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: bool) -> None:
-    """One trajectory of HMC under p_β."""
+def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: bool, most: int = LEAPFROG) -> None:
+    """One trajectory of HMC under p_β, of so many steps at most."""
     centre, last = rung.at, rung.at
 
     def log_density(x: FloatArray) -> tuple[float, FloatArray]:
@@ -385,7 +403,7 @@ def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: boo
 
     start = np.zeros(centre.theta.size)
     value, slope = centre.tempered(rung.beta)
-    n_steps = quarter_turn(rung.step.value, LEAPFROG, rng)
+    n_steps = quarter_turn(rung.step.value, most, rng)
     end, _, acceptance = hmc_step(log_density, start, (value, rung.metric.T @ slope), rung.step.value, n_steps, rng)
     if end is not start:
         rung.at = last
