@@ -182,11 +182,11 @@ def test_factors_left_out_of_slopes_cost_acceptance_alone(monkeypatch: pytest.Mo
     by_g = np.exp(stats.norm.logpdf(at) - log_ndtr(at)) + g.alpha[:, None] * at - g.beta[:, None]
     np.testing.assert_allclose(g.slope(x), g.root[:a, :a].T @ by_g[:a], rtol=1e-3, atol=1e-4)
     share = np.exp(g.log_ratio(x) - g.log_ratio(x).max())
-    x = x[:, systematic(share / share.sum(), rng)]
+    x = x[:, systematic(share / share.sum(), rng)[0]]
     before = np.concatenate([x, x**2])
     value = g.log_ratio(x), g.slope(x)
     for _ in range(4):
-        x, value, accepted = annealed._move(g, x, value, 1.0, 0.6, rng)
+        x, value, accepted = annealed._move(g, x, value, annealed._stage(1.0, g.stiffness, 0.6, rng), rng)
     assert 0.3 < accepted < 0.95
     change = np.concatenate([x, x**2]) - before
     errors = change.mean(axis=1) / (change.std(axis=1) / np.sqrt(n_particles / 4))  # a few were resampled several times
@@ -202,10 +202,48 @@ def test_more_stages_leave_less_noise() -> None:
 
 def test_systematic_resampling_keeps_shares() -> None:
     share, rng = np.array([0.5, 0.3, 0.15, 0.05]), np.random.default_rng(0)
-    counts = np.array([np.bincount(systematic(share, rng), minlength=4) for _ in range(2000)])
+    counts = np.array([np.bincount(systematic(share, rng)[0], minlength=4) for _ in range(2000)])
     assert np.all((counts >= np.floor(4 * share)) & (counts <= np.ceil(4 * share)))
     np.testing.assert_allclose(counts.mean(axis=0), 4 * share, atol=0.05)
-    assert systematic(np.array([1.0 - 1e-17, 0.0]), rng).max() <= 1
+    assert systematic(np.array([1.0 - 1e-17, 0.0]), rng)[0].max() <= 1
+
+
+def test_systematic_resampling_around_one_that_is_held() -> None:
+    """As resampling is, given that a place taken at random is its."""
+    share, rng, held = np.array([0.1, 0.45, 0.3, 0.15]), np.random.default_rng(0), 2
+    found = [systematic(share, rng, held) for _ in range(4000)]
+    assert all(kept[place] == held for kept, place in found)
+    counts = np.array([np.bincount(kept, minlength=4) for kept, _ in found])
+    free = np.array([np.bincount(systematic(share, rng)[0], minlength=4) for _ in range(4000)])
+    assert free[:, held].min() < free[:, held].max()  # so that it matters
+    np.testing.assert_allclose(counts.mean(axis=0), np.average(free, axis=0, weights=free[:, held]), rtol=0, atol=0.03)
+    np.testing.assert_allclose(np.bincount([place for _, place in found if place is not None]) / 4000, 0.25, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("resampled", [0.0, 1.0])
+def test_a_population_around_one_of_the_last_keeps_its_law(resampled: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the law of populations weighted by their estimates those have the harmonic mean p(y | θ), and x its posterior."""
+    monkeypatch.setattr(annealed, "RESAMPLE_BELOW", resampled)  # never, or always
+    g, _ = differences(ConstantKernel(30.0) * RBF(0.8), Y4, C)
+    rng = np.random.default_rng(0)
+    free = [anneal(g, 3, 2, 0.4, rng) for _ in range(3000)]
+    estimate = np.exp([population.log_evidence - g.log_mass for population in free])
+    at_free = np.array([population.share @ g.log_ratio(population.x) for population in free])
+    assert np.std(np.log(estimate)) > 0.4  # so that it matters
+    population, found = free[0], []
+    for _ in range(3000):
+        x = population.x[:, rng.choice(3, p=population.share)]
+        population = anneal(g, 3, 2, 0.4, rng, through=x)
+        assert np.any(np.all(population.x == x[:, None], axis=0))
+        found.append((np.exp(g.log_mass - population.log_evidence), population.share @ g.log_ratio(population.x)))
+    inverse, at = np.array(found).T
+    exact = estimate.mean()
+    assert abs(inverse.mean() * exact - 1.0) < 4.0 * np.hypot(
+        inverse.std() * exact / np.sqrt(ess_bulk(inverse[None])), estimate.std() / exact / np.sqrt(3000)
+    )
+    mean = np.average(at_free, weights=estimate)
+    spread = np.sqrt(np.sum((estimate * (at_free - mean)) ** 2)) / estimate.sum()
+    assert abs(at.mean() - mean) < 4.0 * np.hypot(at.std() / np.sqrt(ess_bulk(at[None])), spread)
 
 
 @pytest.mark.parametrize("name", KERNELS)

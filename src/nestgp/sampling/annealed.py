@@ -18,6 +18,7 @@ Particles are columns: products with C are then half as fast again.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numba
@@ -149,34 +150,78 @@ class Population(NamedTuple):
     accepted: float
 
 
-def anneal(g: Differences, n_particles: int, n_stages: int, step: float, rng: np.random.Generator) -> Population:
+class Stage(NamedTuple):
+    """Power s of the ratio, step of HMC and number of steps, the same for all particles."""
+
+    s: float
+    step: float
+    n_steps: int
+
+
+class Way(NamedTuple):
+    """One particle through all stages: x_t (T + 1, D, 1), log Π Φ/t (T + 1, 1) and its slope (T + 1, a, 1) there."""
+
+    x: list[FloatArray]
+    value: list[FloatArray]
+    slope: list[Any]
+
+
+def anneal(
+    g: Differences, n_particles: int, n_stages: int, step: float, rng: np.random.Generator, through: FloatArray | None = None
+) -> Population:
     """Particles of the exact posterior, from those of the sites.
 
     step : of HMC at s = 1 in units of 1/√λ, λ the stiffness; at others it is step/√(s λ), for the ratio is as much flatter.
+    through : one of x (D,), drawn from the exact posterior, that the population is to end with: it is led back through the
+        stages, whose moves are reversible, and the others are drawn around its way (conditional SMC, Andrieu et al. 2010). The
+        law of all is then that of a population weighted by its own estimate, which is what a chain that accepts by it has.
     """
+    stages = [_stage(s, g.stiffness, step, rng) for s in (np.arange(1, n_stages + 1) / n_stages) ** POWER]
     x = rng.standard_normal((g.mean.size, n_particles))
+    held, way = None, None
+    if through is not None:
+        held, way = 0, _way_to(g, through, stages, rng)
+        x[:, [0]] = way.x[0]
     at = g.log_ratio(x), g.slope(x)
     log_w, log_z, before, accepted = np.zeros(n_particles), g.log_mass, 0.0, 1.0
-    for s in (np.arange(1, n_stages + 1) / n_stages) ** POWER:
-        log_w = log_w + (s - before) * at[0]
-        before = s
+    for t, stage in enumerate(stages):
+        log_w = log_w + (stage.s - before) * at[0]
+        before = stage.s
         mean, share = _mean_and_shares(log_w)
         if 1.0 / float(share @ share) < RESAMPLE_BELOW * n_particles:
             log_z, log_w = log_z + mean, np.zeros(n_particles)
-            kept = systematic(share, rng)
+            kept, held = systematic(share, rng, held)
             x, at = x[:, kept], (at[0][kept], at[1][:, kept])
-        x, at, accepted = _move(g, x, at, float(s), step, rng)
+        x, at, accepted = _move(g, x, at, stage, rng)
+        if way is not None:
+            x[:, [held]], at[0][[held]], at[1][:, [held]] = way.x[t + 1], way.value[t + 1], way.slope[t + 1]
     mean, share = _mean_and_shares(log_w)
     return Population(x, share, log_z + mean, accepted)
 
 
+def _stage(s: float, stiffness: float, step: float, rng: np.random.Generator) -> Stage:
+    step = min(LONGEST_STEP, step / math.sqrt(s * stiffness))
+    n_steps = min(max(1, round(TRAJECTORY / step)), MOST_STEPS)
+    return Stage(float(s), step * rng.uniform(0.8, 1.2), n_steps)
+
+
+def _way_to(g: Differences, end: FloatArray, stages: Sequence[Stage], rng: np.random.Generator) -> Way:
+    """A way through the stages that ends there, from its end on: every move is its own reversal."""
+    x = end[:, None]
+    at = g.log_ratio(x), g.slope(x)
+    way = Way([x], [at[0]], [at[1]])
+    for stage in reversed(stages):
+        x, at, _ = _move(g, x, at, stage, rng)
+        for part, value in zip(way, (x, *at), strict=True):
+            part.insert(0, value)
+    return way
+
+
 def _move(
-    g: Differences, x: FloatArray, at: tuple[FloatArray, Any], s: float, step: float, rng: np.random.Generator
+    g: Differences, x: FloatArray, at: tuple[FloatArray, Any], stage: Stage, rng: np.random.Generator
 ) -> tuple[FloatArray, tuple[FloatArray, Any], float]:
     """One trajectory of HMC on N(x) ratio^s for every particle, the Gaussian part an exact rotation; and its acceptance."""
-    step = min(LONGEST_STEP, step / math.sqrt(s * g.stiffness))
-    n_steps = min(max(1, round(TRAJECTORY / step)), MOST_STEPS)
-    step *= rng.uniform(0.8, 1.2)
+    s, step, n_steps = stage
     p = rng.standard_normal(x.shape)
     energy = _energy(x, p, at[0], s)
     q, slope = x.copy(), at[1]
@@ -206,10 +251,21 @@ def _mean_and_shares(log_w: FloatArray) -> tuple[float, FloatArray]:
     return top + math.log(float(w.mean())), w / w.sum()
 
 
-def systematic(share: FloatArray, rng: np.random.Generator) -> IntArray:
-    """As many indices as shares, each about in proportion to its share: one uniform for all (Kitagawa 1996)."""
-    places = (np.arange(share.size) + rng.random()) / share.size
-    return np.minimum(np.searchsorted(np.cumsum(share), places), share.size - 1)
+def systematic(share: FloatArray, rng: np.random.Generator, held: int | None = None) -> tuple[IntArray, int | None]:
+    """As many indices as shares, each about in proportion to its share, in any order: one uniform for all (Kitagawa 1996).
+
+    held : one that is sure to be among them; and at which place it then is. The uniform is as likely as the number of places
+    that it gives to that one (Chopin and Singh 2015), which a point drawn anywhere in its share makes it.
+    """
+    q, total = share.size, np.cumsum(share)
+    point = rng.random() / q if held is None else total[held] - share[held] * rng.random()
+    kept = np.minimum(np.searchsorted(total, (np.arange(q) + q * point % 1.0) / q), q - 1)
+    order = rng.permutation(q)
+    if held is None:
+        return kept[order], None
+    place = min(int(q * point), q - 1)
+    kept[place] = held  # as it is but for rounding
+    return kept[order], int(np.flatnonzero(order == place)[0])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -82,9 +82,13 @@ class Rung:
 
 @dataclass(frozen=True)
 class Top:
-    """EP at θ, a population of latents f (q, c, n), their shares (q,), and the log of the estimate of p(y | θ) that they give."""
+    """EP at θ, a population of latents, their shares (q,), and the log of the estimate of p(y | θ) that they give.
+
+    x (D, q) : the population as it was annealed; f (q, c, n) : latents that belong to it.
+    """
 
     at: Point
+    x: FloatArray
     f: FloatArray
     share: FloatArray
     log_evidence: float
@@ -119,7 +123,7 @@ class LadderState(BelowTop):
     """Where a chain is; accepted : probability that the last θ offered to the top was taken; drawn : sweeps after warm-up.
 
     f (c, n) : one of the top's population, by its share; v (c, n) : auxiliary variables given f.
-    factors : of the top's θ; differences : EP's Gaussian, kept where θ always is the same.
+    differences : EP's Gaussian at the top's θ, and with it the factors there.
     """
 
     top: Top
@@ -129,7 +133,6 @@ class LadderState(BelowTop):
     accepted: float = 1.0
     warmup_left: int = 1 << 30
     drawn: int = 0
-    factors: Factors | None = field(default=None, repr=False)
     differences: Differences | None = field(default=None, repr=False)
 
     def freeze(self) -> None:
@@ -142,7 +145,7 @@ class LadderState(BelowTop):
             rung.trace.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"factors": None, "differences": None, "whole": None}  # follow from θ and sites
+        return self.__dict__ | {"differences": None, "whole": None}  # follow from θ and sites
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ class Ladder:
                 break
         else:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
-        state = LadderState(ep=top.at, points=points, top=top, annealing_step=step)
+        state = LadderState(ep=top.at, points=points, top=top, annealing_step=step, differences=g)
         if problem.prior is not None:
             self._found(problem, state, rng)
         return state
@@ -246,6 +249,7 @@ class Ladder:
             self._look_around(problem, state, rng, warmup, learn)
         if not (early and state.rungs):
             self._climb(problem, state, rng, warmup)
+            self._refresh(problem, state, rng)
         if learn:
             _learn(problem, state, bold=early and state.warmup_left > SETTLING, last=state.warmup_left <= SETTLING)
 
@@ -306,7 +310,7 @@ class Ladder:
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""
-        g = state.differences or self._differences(problem, state.ep, state.whole)
+        g = self._differences(problem, state.ep, state.whole) if state.rungs else self._gaussian(problem, state)
         top = None if g is None else self._anneal(g, state.ep, state.annealing_step, rng, adapt)
         if g is None or top is None:
             state.accepted = 0.0
@@ -315,19 +319,39 @@ class Ladder:
             state.errors.append((top.at.theta, top.log_evidence - top.at.log_evidence))
         state.accepted = math.exp(min(0.0, top.log_weight(state.error) - state.top.log_weight(state.error)))
         if rng.random() < state.accepted:
-            state.ep, state.top, state.factors, state.whole = state.top.at, top, g.factors, None
-        if not state.rungs:
-            state.differences = g
+            state.ep, state.top, state.differences, state.whole = state.top.at, top, g, None
 
-    def _anneal(self, g: Differences, at: Point, step: StepSize, rng: np.random.Generator, adapt: bool) -> Top | None:
-        """Latents annealed at θ, and what they say of the evidence there, if that is a number."""
-        found = anneal(g, self.particles, self.stages, step.value, rng)
+    def _refresh(self, problem: Problem, state: LadderState, rng: np.random.Generator) -> None:
+        """Another population at the top's θ, around one of its latents: an estimate that was high by luck does not stay so."""
+        old = state.top
+        x = old.x[:, rng.choice(len(old.share), p=old.share)]
+        top = self._anneal(self._gaussian(problem, state), old.at, state.annealing_step, rng, adapt=False, through=x)
+        state.top = top or old
+
+    def _gaussian(self, problem: Problem, state: LadderState) -> Differences:
+        """EP's Gaussian at the top's θ, made anew after a pickle."""
+        if state.differences is None:
+            state.differences = self._differences(problem, state.top.at)
+        assert state.differences is not None
+        return state.differences
+
+    def _anneal(
+        self,
+        g: Differences,
+        at: Point,
+        step: StepSize,
+        rng: np.random.Generator,
+        adapt: bool,
+        through: FloatArray | None = None,
+    ) -> Top | None:
+        """Latents annealed at θ, and what they say of the evidence there, if that is a number; through : see :func:`anneal`."""
+        found = anneal(g, self.particles, self.stages, step.value, rng, through)
         longest = step.value > LONGEST_STEP * math.sqrt(g.stiffness)  # then a longer one would change nothing
         if adapt and not (longest and found.accepted > step.target):
             step.update(found.accepted)
         if not math.isfinite(found.log_evidence):
             return None
-        return Top(at, g.latents(found.x, rng), found.share, found.log_evidence)
+        return Top(at, found.x, g.latents(found.x, rng), found.share, found.log_evidence)
 
     def _differences(self, problem: Problem, at: Point, whole: tuple[Fit, Factors] | None = None) -> Differences | None:
         """EP's Gaussian of the differences at θ; None where it has none. ``whole``: what EP would find there again."""
@@ -365,9 +389,8 @@ class Ladder:
 
     def record(self, problem: Problem, state: LadderState) -> Record:
         """Latents at new inputs follow from v: b = (K + I)⁻¹ v."""
-        if state.factors is None:
-            state.factors = problem.factors(state.top.at.theta)
-        b = state.factors.times(state.factors.noisy_inverse, state.v)
+        factors = self._gaussian(problem, state).factors
+        b = factors.times(factors.noisy_inverse, state.v)
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
 
 
