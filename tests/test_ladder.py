@@ -214,9 +214,11 @@ def test_systematic_resampling_around_one_that_is_held() -> None:
     found = [systematic(share, rng, held) for _ in range(4000)]
     assert all(kept[place] == held for kept, place in found)
     counts = np.array([np.bincount(kept, minlength=4) for kept, _ in found])
-    free = np.array([np.bincount(systematic(share, rng)[0], minlength=4) for _ in range(4000)])
+    offsets = (np.arange(4000) + 0.5) / 4000
+    free = np.array([np.bincount(np.searchsorted(np.cumsum(share), (np.arange(4) + u) / 4), minlength=4) for u in offsets])
     assert free[:, held].min() < free[:, held].max()  # so that it matters
-    np.testing.assert_allclose(counts.mean(axis=0), np.average(free, axis=0, weights=free[:, held]), rtol=0, atol=0.03)
+    expected = np.average(free, axis=0, weights=free[:, held])
+    np.testing.assert_allclose(counts.mean(axis=0), expected, rtol=0, atol=0.03)
     np.testing.assert_allclose(np.bincount([place for _, place in found if place is not None]) / 4000, 0.25, rtol=0, atol=0.03)
 
 
