@@ -72,7 +72,7 @@ OTHER_LENGTHS = {
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, int]] = {
     "teaching": {"particles": 32},
-    "glass": {"particles": 32, "tries": 3, "repeat": 4},
+    "glass": {"particles": 32, "tries": 2, "repeat": 4},
     "usps_357": {"particles": 64, "stages": 20, "tries": 1, "repeat": 16, "climbs": 1},
 }
 #: Test rows looked at first: of some data sets all take minutes.

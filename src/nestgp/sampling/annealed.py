@@ -159,10 +159,10 @@ class Stage(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One particle through all stages: x_t (T + 1, D, 1), log Π Φ/t (T + 1, 1) and its slope (T + 1, a, 1) there."""
+    """One particle at the start and after every stage: x (D,), log Π Φ/t and its slope (a,) there."""
 
     x: list[FloatArray]
-    value: list[FloatArray]
+    value: list[float]
     slope: list[Any]
 
 
@@ -181,7 +181,7 @@ def anneal(
     held, way = None, None
     if through is not None:
         held, way = 0, _way_to(g, through, stages, rng)
-        x[:, [0]] = way.x[0]
+        x[:, 0] = way.x[0]
     at = g.log_ratio(x), g.slope(x)
     log_w, log_z, before, accepted = np.zeros(n_particles), g.log_mass, 0.0, 1.0
     for t, stage in enumerate(stages):
@@ -193,8 +193,8 @@ def anneal(
             kept, held = systematic(share, rng, held)
             x, at = x[:, kept], (at[0][kept], at[1][:, kept])
         x, at, accepted = _move(g, x, at, stage, rng)
-        if way is not None:
-            x[:, [held]], at[0][[held]], at[1][:, [held]] = way.x[t + 1], way.value[t + 1], way.slope[t + 1]
+        if way is not None and held is not None:
+            x[:, held], at[0][held], at[1][:, held] = way.x[t + 1], way.value[t + 1], way.slope[t + 1]
     mean, share = _mean_and_shares(log_w)
     return Population(x, share, log_z + mean, accepted)
 
@@ -209,12 +209,13 @@ def _way_to(g: Differences, end: FloatArray, stages: Sequence[Stage], rng: np.ra
     """A way through the stages that ends there, from its end on: every move is its own reversal."""
     x = end[:, None]
     at = g.log_ratio(x), g.slope(x)
-    way = Way([x], [at[0]], [at[1]])
+    way = Way([end], [at[0][0]], [at[1][:, 0]])
     for stage in reversed(stages):
         x, at, _ = _move(g, x, at, stage, rng)
-        for part, value in zip(way, (x, *at), strict=True):
-            part.insert(0, value)
-    return way
+        way.x.append(x[:, 0])
+        way.value.append(at[0][0])
+        way.slope.append(at[1][:, 0])
+    return Way(way.x[::-1], way.value[::-1], way.slope[::-1])
 
 
 def _move(
