@@ -19,16 +19,18 @@ from nestgp import kernels
 from nestgp.hyper import HalfStudentT
 from nestgp.inference import NestedEP
 from nestgp.predict import exact_log_probabilities
-from nestgp.sampling import Ladder, annealed, ladder
+from nestgp.sampling import Ladder, annealed, ladder, rungs
+from nestgp.sampling import differences as differences_module
 from nestgp.sampling import emulator as emulator_module
 from nestgp.sampling import landscape as landscape_module
-from nestgp.sampling.annealed import Differences, anneal, systematic
+from nestgp.sampling.annealed import anneal, systematic
 from nestgp.sampling.chain import Problem
+from nestgp.sampling.differences import Differences
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
-from nestgp.sampling.ladder import Rung
 from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, climb
 from nestgp.sampling.mixing import ess_bulk
+from nestgp.sampling.rungs import Rung
 from tests.oracles._types import Array, Labels
 from tests.oracles.integrals import log_evidence_bruteforce
 
@@ -112,7 +114,7 @@ def test_table_of_ratios() -> None:
     """φ/Φ between the entries of the table, below them and above."""
     x = np.random.default_rng(0).uniform(-25.0, 12.0, 2000)
     found = np.zeros((2000, 1), dtype=np.float32)
-    annealed._slopes_by_g(found, x, np.zeros(2000), np.zeros(2000), annealed.RATIOS)
+    differences_module._slopes_by_g(found, x, np.zeros(2000), np.zeros(2000), differences_module.RATIOS)
     np.testing.assert_allclose(found[:, 0], np.exp(stats.norm.logpdf(x) - log_ndtr(x)), rtol=2e-5, atol=2e-6)
 
 
@@ -120,8 +122,8 @@ def test_table_of_ratios() -> None:
 def test_products_with_a_triangle_block_by_block(size: int) -> None:
     rng = np.random.default_rng(0)
     C, x = np.tril(rng.standard_normal((size, size))), rng.standard_normal((size, 2))
-    np.testing.assert_allclose(annealed.lower_times(C, x), C @ x, atol=1e-10)
-    np.testing.assert_allclose(annealed.transposed_lower_times(C, x), C.T @ x, atol=1e-10)
+    np.testing.assert_allclose(differences_module.lower_times(C, x), C @ x, atol=1e-10)
+    np.testing.assert_allclose(differences_module.transposed_lower_times(C, x), C.T @ x, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -172,7 +174,7 @@ def test_estimate_of_the_evidence_is_unbiased(
 
 def test_factors_left_out_of_slopes_cost_acceptance_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an eighth of the factors followed, trajectories still keep the moments of x under Π Φ/t of all of them."""
-    monkeypatch.setattr(annealed, "LEFT_OUT", 10.0)
+    monkeypatch.setattr(differences_module, "LEFT_OUT", 10.0)
     g, _ = differences(ConstantKernel(30.0) * RBF(0.8), Y4, C)
     a, D = len(g.followed), g.mean.size
     assert 0 < a <= D // 2
@@ -273,7 +275,7 @@ def test_exchange_follows_metropolis() -> None:
     upper, lower = Rung(1.0, place(0.0, -1.0), np.eye(1)), Rung(0.3, place(1.0, -0.1), np.eye(1))
     first = []
     for _ in range(20_000):
-        ladder._exchange(upper, lower, rng)
+        rungs.exchange(upper, lower, rng)
         first.append(upper.at.theta[0] == 0.0)
     log_odds = FLATTER * (1.0 - 0.3) * (-1.0 - -0.1)
     assert np.mean(first) == pytest.approx(1.0 / (1.0 + np.exp(-log_odds)), abs=0.015)
@@ -345,7 +347,7 @@ def test_a_rung_keeps_its_density() -> None:
     rung, draws = Rung(beta, at, np.array([[0.8]])), []
     rung.step.restart(1.0)  # about two thirds are accepted
     for _ in range(4000):
-        ladder._move(landscape, rung, rng, False)
+        rungs.move(landscape, rung, rng, False)
         draws.append(rung.at.theta[0])
     assert_moments(np.array(draws), ONE_GRID[:, 0], log_p)
 
@@ -367,7 +369,7 @@ def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator(how: str) -> Non
     state.rungs[0].at, state.rungs[0].metric = at, np.array([[0.8]])
     for _ in range(1500):
         for _ in range(4):
-            ladder._move(landscape, state.rungs[0], rng, False)
+            rungs.move(landscape, state.rungs[0], rng, False)
         getattr(sampler, how)(landscape, state, rng, False)
         draws.append(state.ep.theta[0])
     emulated = [found.tempered(1.0)[0] for theta in ONE_GRID[::5] if (found := landscape.at(theta)) is not None]
@@ -394,10 +396,9 @@ def test_the_top_keeps_its_density_whatever_the_rungs(flatter: float, monkeypatc
         return replace(state.top, at=at, log_evidence=at.log_evidence + 0.5 * rng.standard_normal() - 0.125)
 
     monkeypatch.setattr(sampler.__class__, "_anneal", estimate)
-    monkeypatch.setattr(ladder.Top, "factors", None, raising=False)
     for _ in range(2500):
         for _ in range(3):
-            ladder._move(landscape, state.rungs[0], rng, False)
+            rungs.move(landscape, state.rungs[0], rng, False)
         sampler._take_over(landscape, state, rng, False)
         sampler._climb(problem, state, rng, False)
         draws.append(state.top.at.theta[0])

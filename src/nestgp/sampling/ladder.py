@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,25 +31,24 @@ from nestgp import kernels
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.nested_ep import NestedEP
 from nestgp.inference.result import Fit
-from nestgp.kernel_gradient import contract
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.likelihoods import probit_log_likelihood
-from nestgp.sampling.annealed import LONGEST_STEP, Differences, anneal
+from nestgp.sampling.annealed import LONGEST_STEP, anneal
 from nestgp.sampling.chain import Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
+from nestgp.sampling.differences import Differences
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
-from nestgp.sampling.hmc import StepSize, hmc_step
-from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, apart, climb, most_points
-from nestgp.sampling.moves import learnt_metric, quarter_turn
+from nestgp.sampling.hmc import StepSize
+from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, apart, climb, most_points, point_of
+from nestgp.sampling.moves import learnt_metric
 from nestgp.sampling.run import run
+from nestgp.sampling.rungs import ROUNDS, Rung, move, stir
 
-#: Most leapfrog steps of a trajectory on a rung, and of one that EP's rung goes by itself.
-LEAPFROG, LEAPFROG_NEAR = 16, 2
+#: Most leapfrog steps that EP's rung goes by itself.
+LEAPFROG_NEAR = 2
 #: Standard deviation of every coordinate of the θ that climbs begin at.
 FAR = 2.0
-#: Trajectories on every rung for every try of a sweep, each followed by a round of exchanges: they cost little beside annealing.
-ROUNDS = 10
 #: Shares of the sweeps of warm-up: those that every chain looks around in before it begins, for all of them; and those of the
 #: warm-up itself in which the top is offered nothing, because little is known of the evidence.
 LOOKING, EARLY = 0.25, 0.25
@@ -65,19 +63,8 @@ FALSE_HILL = 5.0
 NEWS = 0.3
 #: At how many estimates of the error of EP's log evidence something is made of them, beside the end of warm-up.
 ERROR_UPDATES = (20,)
-#: Acceptance that the steps of HMC on a rung and in annealing aim at.
-RUNG_ACCEPTANCE, ANNEALING_ACCEPTANCE = 0.7, 0.85
-
-
-@dataclass
-class Rung:
-    """One θ under p_β; metric and step : θ moves in units of the columns of one, by the other, both learnt in warm-up."""
-
-    beta: float
-    at: Place
-    metric: FloatArray
-    step: StepSize = field(default_factory=lambda: StepSize(0.4, RUNG_ACCEPTANCE))
-    trace: list[FloatArray] = field(default_factory=list)
+#: Acceptance that the steps of HMC in annealing aim at.
+ANNEALING_ACCEPTANCE = 0.85
 
 
 @dataclass(frozen=True)
@@ -258,7 +245,7 @@ class Ladder:
         assert state.survey is not None
         landscape = Landscape(problem, state.survey, state.error)
         for k in range(self.tries):
-            _stir(landscape, state.rungs, rng, warmup)
+            stir(landscape, state.rungs, rng, warmup)
             (self._wander if k % 2 else self._take_over)(landscape, state, rng, learn)
         if learn:
             self._scout(problem, state)
@@ -276,13 +263,13 @@ class Ladder:
         """
         first = state.rungs[0]
         near = Rung(1.0, landscape.known(state.ep.theta), first.metric, first.step)
-        _move(landscape, near, rng, adapt=False, most=LEAPFROG_NEAR)
+        move(landscape, near, rng, adapt=False, most=LEAPFROG_NEAR)
         self._offer(landscape, state, near.at, rng, learn)
 
     def _offer(self, landscape: Landscape, state: BelowTop, place: Place, rng: np.random.Generator, learn: bool) -> bool:
         """EP's rung moves to a θ that the emulated density would take if it were EP's; whether it does."""
         whole = self._infer(landscape.problem, place.theta, landscape.survey.fit_near(place.theta))
-        point = _point_of(landscape.problem, place.theta, *whole, with_slope=learn)
+        point = point_of(landscape.problem, place.theta, *whole, with_slope=learn)
         if point is None:
             return False
         wrong = point.corrected(state.error) - place.log_evidence
@@ -380,7 +367,7 @@ class Ladder:
 
     def _point(self, problem: Problem, theta: FloatArray, near: Fit | None) -> Point | None:
         """EP at θ; None where it does not converge."""
-        return _point_of(problem, theta, *self._infer(problem, theta, near), with_slope=problem.prior is not None)
+        return point_of(problem, theta, *self._infer(problem, theta, near), with_slope=problem.prior is not None)
 
     def _infer(self, problem: Problem, theta: FloatArray, near: Fit | None) -> tuple[Fit, Factors]:
         factors = problem.factors(theta)
@@ -392,63 +379,6 @@ class Ladder:
         factors = self._gaussian(problem, state).factors
         b = factors.times(factors.noisy_inverse, state.v)
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
-
-
-def _point_of(problem: Problem, theta: FloatArray, fit: Fit, factors: Factors, with_slope: bool) -> Point | None:
-    """What is kept of EP at θ; the slope takes a sixth of its time, and nobody needs it once the emulator is made."""
-    if not (fit.converged and math.isfinite(fit.log_evidence)):
-        return None
-    slope = np.zeros(theta.size)
-    if with_slope:
-        slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
-    log_prior = 0.0 if problem.prior is None else problem.log_prior(theta)[0]
-    return Point(theta, fit.log_evidence, slope, _only_sites(fit), log_prior) if np.all(np.isfinite(slope)) else None
-
-
-def _only_sites(fit: Fit) -> Fit:
-    """What a warm start needs of a fit: hundreds are kept."""
-    nothing: Any = None
-    return replace(fit, posterior=nothing, history=(), gradient=None, site_moments=None)
-
-
-def _move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: bool, most: int = LEAPFROG) -> None:
-    """One trajectory of HMC under p_β, of so many steps at most."""
-    centre, last = rung.at, rung.at
-
-    def log_density(x: FloatArray) -> tuple[float, FloatArray]:
-        nonlocal last
-        found = landscape.at(centre.theta + rung.metric @ x)
-        if found is None:
-            return -math.inf, x
-        last = found
-        value, slope = found.tempered(rung.beta)
-        return value, rung.metric.T @ slope
-
-    start = np.zeros(centre.theta.size)
-    value, slope = centre.tempered(rung.beta)
-    n_steps = quarter_turn(rung.step.value, most, rng)
-    end, _, acceptance = hmc_step(log_density, start, (value, rung.metric.T @ slope), rung.step.value, n_steps, rng)
-    if end is not start:
-        rung.at = last
-    if adapt:
-        rung.step.update(acceptance)
-        rung.trace.append(rung.at.theta)
-
-
-def _exchange(upper: Rung, lower: Rung, rng: np.random.Generator) -> None:
-    """θ of two neighbours change places by Metropolis' rule: p_β(θ′) p_β′(θ)/(p_β(θ) p_β′(θ′)) = (Z(θ′)/Z(θ))^(τβ − τβ′)."""
-    gain = FLATTER * (upper.beta - lower.beta) * (lower.at.log_evidence - upper.at.log_evidence)
-    if math.log1p(-rng.random()) < gain:
-        upper.at, lower.at = lower.at, upper.at
-
-
-def _stir(landscape: Landscape, rungs: Sequence[Rung], rng: np.random.Generator, adapt: bool) -> None:
-    """Some rounds of moves and exchanges on the emulated rungs."""
-    for _ in range(ROUNDS):
-        for rung in rungs:
-            _move(landscape, rung, rng, adapt)
-        for pair in pairwise(rungs):
-            _exchange(*pair, rng)
 
 
 def _enough(problem: Problem) -> int:
