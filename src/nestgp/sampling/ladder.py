@@ -40,13 +40,13 @@ from nestgp.sampling.differences import Differences
 from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.landscape import FLATTER, Landscape, Place, Point, Survey, apart, climb, most_points, point_of
+from nestgp.sampling.landscape import FLATTER, Ground, Landscape, Place, Point, Survey, apart, climb, most_points, point_of
 from nestgp.sampling.moves import learnt_metric
 from nestgp.sampling.run import run
 from nestgp.sampling.rungs import ROUNDS, Rung, move, stir
 
-#: Most leapfrog steps that EP's rung goes by itself.
-LEAPFROG_NEAR = 2
+#: Most leapfrog steps, each a run of EP, that EP's rung goes by itself.
+LEAPFROG_NEAR = 3
 #: Standard deviation of every coordinate of the θ that climbs begin at.
 FAR = 2.0
 #: Shares of the sweeps of warm-up: those that every chain looks around in before it begins, for all of them; and those of the
@@ -145,8 +145,8 @@ class Ladder:
     rungs, hottest : emulated densities of θ, with powers β of the evidence from 1 down to ``hottest``, in equal ratios.
     climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
         there are hyperparameters. From what it has met every chain looks around further, and all of them know what any has met.
-    tries : runs of EP in a sweep, each at a new θ that is offered to EP's rung: by turns one of the emulated density, and one
-        near where it is.
+    tries : new θ for EP's rung in a sweep: by turns one of the emulated density, at the cost of one run of EP, and one near where
+        it is, at the cost of up to three.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed. The others cost next to nothing, and
         latents of one population differ by half of their variance and more (measured on Glass): with 4 take 4 times the draws.
@@ -258,27 +258,27 @@ class Ladder:
             first.at = back
 
     def _wander(self, landscape: Landscape, state: BelowTop, rng: np.random.Generator, learn: bool) -> None:
-        """EP's rung goes a short way under the emulated density, by the same rule (Liu 2001, section 9.4.3).
-
-        Where the emulator is wrong by much it is so nearby too: what no exchange would take from EP's rung can leave by itself.
-        """
+        """EP's rung goes a short way by itself, under EP's evidence: no exchange takes a θ where the emulator is far too low."""
+        ground = Ground(landscape, partial(self._infer, landscape.problem))
         first = state.rungs[0]
-        near = Rung(1.0, landscape.known(state.ep.theta), first.metric, first.step)
-        move(landscape, near, rng, adapt=False, most=LEAPFROG_NEAR)
-        self._offer(landscape, state, near.at, rng, learn)
+        here = Rung(1.0, ground.place_of(state.ep), first.metric, first.step)
+        move(ground, here, rng, adapt=False, most=LEAPFROG_NEAR)
+        if learn:
+            for point in ground.seen:
+                _note(landscape, state, point)
+        if here.at.theta is not state.ep.theta:
+            state.ep, state.whole = ground.seen[-1], ground.last
 
     def _offer(self, landscape: Landscape, state: BelowTop, place: Place, rng: np.random.Generator, learn: bool) -> bool:
         """EP's rung moves to a θ that the emulated density would take if it were EP's; whether it does."""
         whole = self._infer(landscape.problem, place.theta, landscape.survey.fit_near(place.theta))
-        point = point_of(landscape.problem, place.theta, *whole, with_slope=learn)
+        point = point_of(landscape.problem, place.theta, *whole, with_slope=learn or self.tries > 1)
         if point is None:
             return False
-        wrong = point.corrected(state.error) - place.log_evidence
-        wrong_before = state.ep.corrected(state.error) - landscape.known(state.ep.theta).log_evidence
-        if learn and (abs(wrong) > NEWS or len(state.points) < _enough(landscape.problem)):
-            state.points.append(point)
-            state.surprises += abs(wrong) > SURPRISE
-        taken = math.log1p(-rng.random()) < FLATTER * (wrong - wrong_before)
+        if learn:
+            _note(landscape, state, point)
+        gain = landscape.wrong_at(point) - landscape.wrong_at(state.ep)
+        taken = math.log1p(-rng.random()) < FLATTER * gain
         if taken:
             state.ep, state.whole = point, whole
         return taken
@@ -380,6 +380,14 @@ class Ladder:
         factors = self._gaussian(problem, state).factors
         b = factors.times(factors.noisy_inverse, state.v)
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
+
+
+def _note(landscape: Landscape, state: BelowTop, point: Point) -> None:
+    """Keep a point for the next emulator if this one is wrong there, or points are few."""
+    wrong = abs(landscape.wrong_at(point))
+    if wrong > NEWS or len(state.points) < _enough(landscape.problem):
+        state.points.append(point)
+        state.surprises += wrong > SURPRISE
 
 
 def _enough(problem: Problem) -> int:

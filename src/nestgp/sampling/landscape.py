@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,41 @@ class Landscape:
         place = self.at(theta)
         assert place is not None
         return place
+
+    def wrong_at(self, point: Point) -> float:
+        """By how much the emulator is too low there."""
+        return point.corrected(self.error) - self.known(point.theta).log_evidence
+
+
+@dataclass
+class Ground:
+    """The same under EP itself; infer : θ, fit to start from → fit and factors. seen : EP where it has been, last : whole."""
+
+    landscape: Landscape
+    infer: Callable[[FloatArray, Fit], tuple[Fit, Factors]]
+    seen: list[Point] = field(default_factory=list)
+    last: tuple[Fit, Factors] | None = None
+
+    def at(self, theta: FloatArray) -> Place | None:
+        """None where the prior has no density or EP does not converge."""
+        problem, survey = self.landscape.problem, self.landscape.survey
+        if not math.isfinite(problem.log_prior(theta)[0]):
+            return None
+        self.last = self.infer(theta, survey.fit_near(theta))
+        point = point_of(problem, theta, *self.last, with_slope=True)
+        if point is None:
+            return None
+        self.seen.append(point)
+        return self.place_of(point)
+
+    def place_of(self, point: Point) -> Place:
+        """Where EP has been run, with its slope."""
+        log_prior, prior_slope = self.landscape.problem.log_prior(point.theta)
+        value, slope = point.log_evidence, point.slope
+        if self.landscape.error is not None:
+            more, steeper = self.landscape.error(point.theta)
+            value, slope = value + more, slope + steeper
+        return Place(point.theta, value, log_prior, slope, prior_slope)
 
 
 def most_points(p: int) -> int:

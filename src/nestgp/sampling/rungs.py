@@ -11,7 +11,7 @@ import numpy as np
 
 from nestgp.arrays import FloatArray
 from nestgp.sampling.hmc import StepSize, hmc_step
-from nestgp.sampling.landscape import FLATTER, Landscape, Place
+from nestgp.sampling.landscape import FLATTER, Ground, Landscape, Place
 from nestgp.sampling.moves import quarter_turn
 
 #: Most leapfrog steps of a trajectory.
@@ -33,7 +33,7 @@ class Rung:
     trace: list[FloatArray] = field(default_factory=list)
 
 
-def move(landscape: Landscape, rung: Rung, rng: np.random.Generator, adapt: bool, most: int = LEAPFROG) -> None:
+def move(landscape: Landscape | Ground, rung: Rung, rng: np.random.Generator, adapt: bool, most: int = LEAPFROG) -> None:
     """One trajectory of HMC under p_β, of so many steps at most."""
     centre, last = rung.at, rung.at
 
