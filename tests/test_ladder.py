@@ -144,6 +144,33 @@ def test_latents_given_x_have_the_moments_of_the_sites(name: str) -> None:
     assert error.max() < 4.5 * np.sqrt(2.0 / n_draws)
 
 
+def test_coordinates_of_differences() -> None:
+    g, fit = differences(SHARED, Y4, C)
+    x = np.random.default_rng(0).standard_normal((g.mean.size, 3))
+    values = g.values(x)
+    np.testing.assert_allclose(g.coordinates(values), x, atol=1e-6)
+    alpha, beta = (part.ravel()[:, None] for part in fit.sites)  # in their own order
+    ratio = np.sum(log_ndtr(values) - beta * values + 0.5 * alpha * values**2, axis=0)
+    np.testing.assert_allclose(g.log_ratio(x), ratio, rtol=1e-9)
+
+
+def test_values_and_slopes_of_a_population_around_one_belong_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(annealed, "RESAMPLE_BELOW", 1.0)
+    g, _ = differences(ConstantKernel(30.0) * RBF(0.8), Y4, C)
+    move, seen = annealed._move, []
+
+    def watched(g: Differences, x: Array, at: Any, *how: Any) -> Any:
+        np.testing.assert_allclose(at[0], g.log_ratio(x), rtol=1e-10)
+        np.testing.assert_allclose(at[1], g.slope(x), rtol=1e-4, atol=1e-5)
+        seen.append(x.shape[1])
+        return move(g, x, at, *how)
+
+    monkeypatch.setattr(annealed, "_move", watched)
+    rng = np.random.default_rng(0)
+    anneal(g, 4, 3, 0.4, rng, through=rng.standard_normal(g.mean.size))
+    assert seen == [1] * 3 + [4] * 3
+
+
 def test_latents_given_x_agree_with_g_where_the_kernel_is_nearly_singular() -> None:
     """What g has beyond the contrasts of f is the noise of u, of variance 1/(1 + 1ᵀα̃)."""
     X = np.linspace(0.0, 4.0, 30)[:, None]
@@ -224,10 +251,10 @@ def test_systematic_resampling_around_one_that_is_held() -> None:
     np.testing.assert_allclose(np.bincount([place for _, place in found if place is not None]) / 4000, 0.25, rtol=0, atol=0.03)
 
 
-@pytest.mark.parametrize("resampled", [0.0, 1.0])
+@pytest.mark.parametrize("resampled", [0.0, 0.7, 1.0])
 def test_a_population_around_one_of_the_last_keeps_its_law(resampled: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the law of populations weighted by their estimates those have the harmonic mean p(y | θ), and x its posterior."""
-    monkeypatch.setattr(annealed, "RESAMPLE_BELOW", resampled)  # never, or always
+    monkeypatch.setattr(annealed, "RESAMPLE_BELOW", resampled)  # never, where it is due, or always
     g, _ = differences(ConstantKernel(30.0) * RBF(0.8), Y4, C)
     rng = np.random.default_rng(0)
     free = [anneal(g, 3, 2, 0.4, rng) for _ in range(3000)]
@@ -354,7 +381,7 @@ def test_a_rung_keeps_its_density() -> None:
 
 @pytest.mark.parametrize("how", ["_take_over", "_wander"])
 def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator(how: str) -> None:
-    """An emulator that knows one point only, and that wrongly, offers the θ; the moments are those of EP's evidence."""
+    """With an emulator that knows one point only, and that wrongly, the moments are those of EP's evidence."""
     problem, sampler, rng = Problem(ONE, X4, Y4, C, HalfStudentT(), np.ones(1)), Ladder(rungs=1), np.random.default_rng(0)
     error = tilted(np.array([0.5]))
     points = [sampler._point(problem, theta, None) for theta in ONE_GRID[::5]]
@@ -375,6 +402,34 @@ def test_the_rung_of_ep_keeps_its_density_whatever_the_emulator(how: str) -> Non
     emulated = [found.tempered(1.0)[0] for theta in ONE_GRID[::5] if (found := landscape.at(theta)) is not None]
     assert np.ptp(np.array(emulated) - log_p) > 2.0  # so that it matters
     assert_moments(np.array(draws), ONE_GRID[::5, 0], log_p)
+
+
+def test_sweeps_keep_the_posterior_of_a_hyperparameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All moves together, few and noisy particles, a poor emulator: θ against a grid of the evidence by large populations."""
+    kernel = ConstantKernel(30.0, "fixed") * RBF(0.8, (0.1, 10.0))
+    problem, rng = Problem(kernel, X4, Y4, C, HalfStudentT(), np.ones(1)), np.random.default_rng(3)
+    sampler = Ladder(100, 0, 1, rungs=1, particles=2, stages=1)
+    grid = np.linspace(*np.log([0.1, 10.0]), 42)[1:-1]
+    points = [point for theta in grid if (point := sampler._point(problem, np.array([theta]), None)) is not None]
+    assert len(points) == len(grid)
+    exact = [anneal(g, 3000, 4, 0.6, rng).log_evidence for at in points if (g := sampler._differences(problem, at)) is not None]
+    log_p = np.array(exact) + [point.log_prior for point in points]
+    state = sampler.start(problem, rng)
+    state.survey = Survey.of(points[::6])
+    landscape = Landscape(problem, state.survey)
+    state.rungs[0].metric = np.array([[0.8]])
+    state.freeze()
+    # the emulated rung by itself, exactly, so that sweeps are few
+    fine = [landscape.known(np.array([theta])) for theta in np.linspace(grid[0], grid[-1], 1500)]
+    share = np.exp([place.tempered(1.0)[0] for place in fine])
+    monkeypatch.setattr(ladder, "stir", lambda *_: setattr(state.rungs[0], "at", rng.choice(fine, p=share / share.sum())))
+    draws, errors = [], []
+    for _ in range(1500):
+        sampler.sweep(problem, state, rng, warmup=False)
+        draws.append(state.top.at.theta[0])
+        errors.append(state.top.log_evidence - state.top.at.log_evidence)
+    assert np.std(errors) > 0.5  # so that it matters
+    assert_moments(np.array(draws), grid, log_p)
 
 
 @pytest.mark.parametrize("flatter", [0.4, 1.0])

@@ -374,7 +374,7 @@ def test_more_draws_continue_a_finished_run_and_fewer_are_its_first(tmp_path: Pa
 def test_checkpoint_of_another_run_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
     sampler = short(checkpoint=str(tmp_path / "run"))
     draws_of(sampler)
-    with pytest.raises(ValueError, match="belongs to another sampler"):
+    with pytest.raises(ValueError, match="is of another sampler"):
         draws_of(sampler, **other)
 
 

@@ -325,6 +325,8 @@ def run_chain(
 
 #: Seconds between two checkpoints of a chain.
 CHECKPOINT_SECONDS = 60.0
+#: Raised when the states of samplers change, so that older checkpoints are told from damaged ones.
+FORMAT = 2
 
 
 def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) -> str:
@@ -332,7 +334,7 @@ def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) ->
     how = {name: value for name, value in vars(sampler).items() if name not in ("n_draws", "checkpoint")}
     # not the kernel's repr, which rounds to three digits
     parts = (type(sampler).__name__, how, problem.kernel, problem.prior, problem.n_classes, problem.units, problem.X, problem.y)
-    return str(joblib.hash((*parts, rng.bit_generator.state)))
+    return str(joblib.hash((FORMAT, *parts, rng.bit_generator.state)))
 
 
 def _save(path: Path, mark: str, chain: Chain) -> None:
@@ -349,5 +351,5 @@ def _load(path: Path | None, mark: str) -> Any:
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"checkpoint {path} cannot be read ({error}): delete it, or name another file") from error
     if found != mark:
-        raise ValueError(f"checkpoint {path} belongs to another sampler, data set or seed: delete it, or name another file")
+        raise ValueError(f"checkpoint {path} is of another sampler, data set, seed or version: delete it, or name another file")
     return content

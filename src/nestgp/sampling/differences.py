@@ -102,6 +102,16 @@ class Differences:
         _slopes_by_g(g, self.mean, self.alpha, self.beta, RATIOS)
         return transposed_lower_times(self.followed, g)
 
+    def values(self, x: FloatArray) -> FloatArray:
+        """g (D, q) of x (D, q), in the order of the sites."""
+        g = np.empty_like(x)
+        g[self.order] = lower_times(self.root, x) + self.mean[:, None]
+        return g
+
+    def coordinates(self, g: FloatArray) -> FloatArray:
+        """x (D, q) of g (D, q): what :meth:`values` makes g of, whatever order is used here."""
+        return solve_triangular(self.root, g[self.order] - self.mean[:, None], lower=True, check_finite=False)
+
     def latents(self, x: FloatArray, rng: np.random.Generator) -> FloatArray:
         """A draw of f given each column of x, (q, c, n): one of f and g under the sites, moved to where g is m + C x."""
         shape = (*self.blocks.pi.shape, x.shape[1])

@@ -7,11 +7,13 @@ The lower rungs are densities of θ alone,
 where s emulates EP's log evidence (:mod:`nestgp.sampling.emulator`) from runs of EP at some θ that warm-up has come by. HMC
 moves in them; low ones are flat enough to leave a hill, and neighbours exchange their θ by Metropolis' rule (Geyer 1991). That
 costs milliseconds, however long EP takes. The rung above them has EP's own evidence in place of s: it takes over the θ of the
-first by the same rule, at the cost of a run of EP, and moves by itself where the emulator is wrong. On top stands the
-posterior of θ and the latents itself. It takes over the θ of EP's rung, with latents annealed from EP's posterior there
-(:mod:`nestgp.sampling.annealed`); the joint density of both rungs then changes by w(θ₁)/w(θ₀), where w is p(θ) times the
-unbiased estimate of p(y | θ) that annealing gives, over the density of EP's rung, (p(θ) Z_EP(θ) exp(e(θ)))^τ. So errors of the
-emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can be told of EP's beforehand.
+first by the same rule, at the cost of a run of EP, and moves by itself too, because where the emulator is far too low no
+exchange takes a θ away. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's rung, with
+latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then changes by
+w(θ₁)/w(θ₀), where w is p(θ) times the unbiased estimate of p(y | θ) that annealing gives, over the density of EP's rung, (p(θ)
+Z_EP(θ) exp(e(θ)))^τ. So errors of the emulator and of EP cost acceptance only, and e, learnt in warm-up, is what can be told
+of EP's beforehand. Then the top draws its population anew around one of its own (conditional SMC), so that no estimate that
+was high by luck stays.
 
 The top is exact but for a θ at which EP does not converge, which is never visited.
 """
@@ -69,20 +71,20 @@ ANNEALING_ACCEPTANCE = 0.85
 
 @dataclass(frozen=True)
 class Top:
-    """EP at θ, a population of latents, their shares (q,), and the log of the estimate of p(y | θ) that they give.
-
-    x (D, q) : the population as it was annealed; f (q, c, n) : latents that belong to it.
-    """
+    """EP at θ, a population of differences g (D, q), their shares (q,), and the log of the estimate of p(y | θ) that it gives."""
 
     at: Point
-    x: FloatArray
-    f: FloatArray
+    g: FloatArray
     share: FloatArray
     log_evidence: float
 
     def log_weight(self, error: Emulator | None) -> float:
         """log w(θ)."""
         return self.log_evidence + self.at.log_prior - self.at.log_density(error)
+
+    def one(self, rng: np.random.Generator) -> FloatArray:
+        """g (D, 1) of one of them, by its share."""
+        return self.g[:, [rng.choice(len(self.share), p=self.share)]]
 
 
 @dataclass
@@ -145,14 +147,14 @@ class Ladder:
     rungs, hottest : emulated densities of θ, with powers β of the evidence from 1 down to ``hottest``, in equal ratios.
     climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
         there are hyperparameters. From what it has met every chain looks around further, and all of them know what any has met.
-    tries : new θ for EP's rung in a sweep: by turns one of the emulated density, at the cost of one run of EP, and one near where
-        it is, at the cost of up to three.
+    tries : new θ for EP's rung in a sweep: the first of the emulated density, at the cost of one run of EP, the second near where
+        it is, at the cost of up to three, the third as the first, and so on.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed. The others cost next to nothing, and
         latents of one population differ by half of their variance and more (measured on Glass): with 4 take 4 times the draws.
 
     Every sweep costs a few runs of EP, and annealing n³ (c − 1)³ and some hundred times n² (c − 1)² for every particle: it is for
-    small data. Where θ is not sampled there are no rungs, and every draw is an independent proposal.
+    small data. Where θ is not sampled there are no rungs, and every draw is of an independent proposal or around the last one.
     """
 
     n_draws: int = 500
@@ -225,7 +227,8 @@ class Ladder:
         if warmup or state.drawn % self.repeat == 0:
             self._renew(problem, state, rng, warmup)
         state.drawn += not warmup
-        state.f = state.top.f[rng.choice(len(state.top.share), p=state.top.share)]
+        gaussian = self._gaussian(problem, state)
+        state.f = gaussian.latents(gaussian.coordinates(state.top.one(rng)), rng)[0]
         state.v = np.empty_like(state.f)
         draw_auxiliary(state.f, problem.y, rng, state.v)
 
@@ -272,7 +275,7 @@ class Ladder:
     def _offer(self, landscape: Landscape, state: BelowTop, place: Place, rng: np.random.Generator, learn: bool) -> bool:
         """EP's rung moves to a θ that the emulated density would take if it were EP's; whether it does."""
         whole = self._infer(landscape.problem, place.theta, landscape.survey.fit_near(place.theta))
-        point = point_of(landscape.problem, place.theta, *whole, with_slope=learn or self.tries > 1)
+        point = point_of(landscape.problem, place.theta, *whole)
         if point is None:
             return False
         if learn:
@@ -311,16 +314,16 @@ class Ladder:
 
     def _refresh(self, problem: Problem, state: LadderState, rng: np.random.Generator) -> None:
         """Another population at the top's θ, around one of its latents: an estimate that was high by luck does not stay so."""
-        old = state.top
-        x = old.x[:, rng.choice(len(old.share), p=old.share)]
-        top = self._anneal(self._gaussian(problem, state), old.at, state.annealing_step, rng, adapt=False, through=x)
-        state.top = top or old
+        gaussian, old = self._gaussian(problem, state), state.top
+        through = gaussian.coordinates(old.one(rng))[:, 0]
+        state.top = self._anneal(gaussian, old.at, state.annealing_step, rng, adapt=False, through=through) or old
 
     def _gaussian(self, problem: Problem, state: LadderState) -> Differences:
         """EP's Gaussian at the top's θ, made anew after a pickle."""
         if state.differences is None:
             state.differences = self._differences(problem, state.top.at)
-        assert state.differences is not None
+        if state.differences is None:
+            raise ArithmeticError("EP does not converge where a chain was: it cannot go on from its checkpoint, delete that")
         return state.differences
 
     def _anneal(
@@ -339,7 +342,7 @@ class Ladder:
             step.update(found.accepted)
         if not math.isfinite(found.log_evidence):
             return None
-        return Top(at, found.x, g.latents(found.x, rng), found.share, found.log_evidence)
+        return Top(at, g.values(found.x), found.share, found.log_evidence)
 
     def _differences(self, problem: Problem, at: Point, whole: tuple[Fit, Factors] | None = None) -> Differences | None:
         """EP's Gaussian of the differences at θ; None where it has none. ``whole``: what EP would find there again."""
@@ -368,7 +371,7 @@ class Ladder:
 
     def _point(self, problem: Problem, theta: FloatArray, near: Fit | None) -> Point | None:
         """EP at θ; None where it does not converge."""
-        return point_of(problem, theta, *self._infer(problem, theta, near), with_slope=problem.prior is not None)
+        return point_of(problem, theta, *self._infer(problem, theta, near))
 
     def _infer(self, problem: Problem, theta: FloatArray, near: Fit | None) -> tuple[Fit, Factors]:
         factors = problem.factors(theta)

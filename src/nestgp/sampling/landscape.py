@@ -53,13 +53,11 @@ class Point:
         return FLATTER * (self.corrected(error) + self.log_prior)
 
 
-def point_of(problem: Problem, theta: FloatArray, fit: Fit, factors: Factors, with_slope: bool) -> Point | None:
-    """What is kept of EP at θ; the slope takes a sixth of its time, and nobody needs it once the emulator is made."""
+def point_of(problem: Problem, theta: FloatArray, fit: Fit, factors: Factors) -> Point | None:
+    """What is kept of EP at θ; None where it did not converge. The slope takes a sixth of its time."""
     if not (fit.converged and math.isfinite(fit.log_evidence)):
         return None
-    slope = np.zeros(theta.size)
-    if with_slope:
-        slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
+    slope = contract(factors.kernel, factors.X, fit.evidence_grad, K=factors.shared_or_stack)
     log_prior = 0.0 if problem.prior is None else problem.log_prior(theta)[0]
     return Point(theta, fit.log_evidence, slope, only_sites(fit), log_prior) if np.all(np.isfinite(slope)) else None
 
@@ -161,7 +159,7 @@ class Ground:
         if not math.isfinite(problem.log_prior(theta)[0]):
             return None
         self.last = self.infer(theta, survey.fit_near(theta))
-        point = point_of(problem, theta, *self.last, with_slope=True)
+        point = point_of(problem, theta, *self.last)
         if point is None:
             return None
         self.seen.append(point)
