@@ -16,6 +16,10 @@ from nestgp.inference.result import Fit, Status, starting_points
 from nestgp.posterior import GaussianPosterior, diagonal_matrices
 from nestgp.sites import PI_FLOOR
 
+#: Differences that steps are extrapolated from. Without couplings news travels slowly, and more of them help: over 60 settings of
+#: five data sets 4,233 iterations with 16, 5,196 with 6.
+MIXING = {"window": 16}
+
 
 @dataclass(frozen=True)
 class Tilted:

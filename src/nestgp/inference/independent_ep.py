@@ -11,7 +11,7 @@ import numpy as np
 from nestgp import tilted
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.checks import check_inner_sweeps, check_options, check_problem
-from nestgp.inference.factorised import FactorisedState, Tilted
+from nestgp.inference.factorised import MIXING, FactorisedState, Tilted
 from nestgp.inference.loop import InvalidStateError, make_mixer, run
 from nestgp.inference.nested_ep import INNER_SWEEPS, INNER_TOL
 from nestgp.inference.result import Fit
@@ -61,4 +61,4 @@ class IndependentEP:
             return Tilted(out.log_z, out.slope, out.curvature, out.inner, 0.0 if converge else residual)
 
         state = FactorisedState(rule, K, y, n_classes, n_classes - 1)
-        return run(state, init, partial(make_mixer, self.damping), self.max_iter, self.tol)
+        return run(state, init, partial(make_mixer, self.damping, **MIXING), self.max_iter, self.tol)

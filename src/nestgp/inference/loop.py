@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -219,10 +219,10 @@ def find_fixed_point(
     return Outcome(best[0], best[1], status, tuple(history))
 
 
-def make_mixer(damping: float | str, first: float = 0.8, near: float = NEAR) -> Mixer:
-    """The mixer that ``damping`` names: "adaptive" (``first``, ``near``: see :class:`AdaptiveMixing`), or a number in (0, 1]."""
+def make_mixer(damping: float | str, **adaptive: Any) -> Mixer:
+    """The mixer that ``damping`` names: "adaptive" (with options of :class:`AdaptiveMixing`), or a number in (0, 1]."""
     if damping == "adaptive":
-        return AdaptiveMixing(first, near=near)
+        return AdaptiveMixing(**adaptive)
     if not isinstance(damping, float | int | np.number) or not 0.0 < damping <= 1.0:
         raise ValueError(f"damping={damping!r} is neither 'adaptive' nor a number in (0, 1]: use 'adaptive' or e.g. 0.8")
     return FixedDamping(float(damping))

@@ -10,7 +10,7 @@ import numpy as np
 
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.inference.checks import check_options, check_problem
-from nestgp.inference.factorised import FactorisedState, Tilted
+from nestgp.inference.factorised import MIXING, FactorisedState, Tilted
 from nestgp.inference.loop import make_mixer, run
 from nestgp.inference.result import Fit
 from nestgp.quadrature import probit_integrals
@@ -46,4 +46,5 @@ class QuadratureEP:
             probit_integrals(*moments, out.log_z, out.slope, out.curvature)
             return out
 
-        return run(FactorisedState(rule, K, y, n_classes, 0), init, partial(make_mixer, self.damping), self.max_iter, self.tol)
+        state = FactorisedState(rule, K, y, n_classes, 0)
+        return run(state, init, partial(make_mixer, self.damping, **MIXING), self.max_iter, self.tol)
