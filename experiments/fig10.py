@@ -172,11 +172,14 @@ def predictions(checkpoint: Checkpoint, method: str, theta: list[float], train: 
 
 
 def recall(experiment: Experiment, only: str) -> None:
-    """Make checkpoints of what `fig10.json` holds of the other methods."""
-    record = json.loads((experiment.results / f"{experiment.stem}.json").read_text())["results"]
-    for method, row in record["methods"].items():
+    """Make checkpoints of what `fig10.json` holds of the other methods, if it is there and of this seed."""
+    path = experiment.results / f"{experiment.stem}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("seed") != experiment.seed:
+        return
+    for method, row in record["results"]["methods"].items():
         if method != only:
-            experiment.checkpoint.get(f"{method}/search", partial(dict, record["searches"][method]))
+            experiment.checkpoint.get(f"{method}/search", partial(dict, record["results"]["searches"][method]))
             experiment.checkpoint.get(f"{method}/predictions", partial(dict, apart(row, [len(row["lpd"])])["0"]))
 
 
