@@ -680,6 +680,23 @@ def test_of_too_many_points_those_are_kept_that_others_do_not_tell(monkeypatch: 
     assert survey.emulator.bold().wrong(theta, value).max() < 0.5 * few.bold().wrong(theta, value).max()
 
 
+def test_emulator_learns_where_the_evidence_levels_off() -> None:
+    """Steep below θ = 0, flat above: coordinates that bend there tell of new values what straight ones do not."""
+
+    def levelling(theta: Array) -> tuple[Array, Array]:
+        u = -np.logaddexp(0.0, -2.0 * theta)
+        return 8.0 * np.tanh(u).sum(axis=1), 16.0 / np.cosh(u) ** 2 / (1.0 + np.exp(2.0 * theta))
+
+    rng = np.random.default_rng(0)
+    theta, new = rng.uniform(-3.0, 6.0, (2, 40, 2))
+    value, slope = levelling(theta)
+    bent = Emulator.through(theta, value, slope)
+    straight = Emulator.given(theta, value, slope, bent.shape._replace(bend=np.full(2, 50.0)))
+    wrong = [[emulator.bold()(at)[0] - levelling(at[None])[0][0] for at in new] for emulator in (bent, straight)]
+    assert np.all(np.abs(bent.shape.bend) < 2.5)
+    assert np.median(np.abs(wrong[0])) < 0.5 * np.median(np.abs(wrong[1]))
+
+
 def test_slope_of_the_emulator() -> None:
     emulator, _ = emulated(20)
     theta, h = np.array([0.3, -0.8, 1.1]), 1e-5

@@ -3,45 +3,70 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from nestgp import threads
 
 
-def test_threads_are_given_back_after_single_threaded_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = threads.blas_threads()
-    monkeypatch.setattr(threads, "blas_threads", lambda: 2)
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """However many the environment allows, each BLAS has two: with one there is nothing to limit."""
+    threads._controller()
+    with threadpool_limits(2, user_api="blas"):
+        assert set(threads._pools()) == {2}
+        yield
+
+
+def test_threads_are_given_back_after_single_threaded_blas() -> None:
     with threads.single_threaded_blas() as workers:
-        assert workers == 2
-        monkeypatch.undo()
-        assert threads.blas_threads() == 1
-    assert threads.blas_threads() == before
+        assert workers >= 1
+        assert set(threads._pools()) == {1}
+    assert set(threads._pools()) == {2}
 
 
-def test_threads_are_given_back_by_the_last_of_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_on_one_of_two_blas_does_not_leave_the_other_threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `threadpool_limits(1)` between the imports of NumPy and SciPy."""
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_pools", lambda: [1, 2])
+        block = threads.single_threaded_blas()
+        assert block.__enter__() == 1
+    assert set(threads._pools()) == {1}
+    block.__exit__(None, None, None)
+    assert set(threads._pools()) == {2}
+
+
+@pytest.mark.parametrize("first", ["this thread", "another thread"])
+def test_threads_are_given_back_by_the_last_of_several_blocks(first: str) -> None:
     """Two threads that overlap: the second must not take the limit of the first for what it has to restore."""
-    before = threads.blas_threads()
-    monkeypatch.setattr(threads, "blas_threads", lambda: 2)
     inside, leave = threading.Event(), threading.Event()
     found = []
 
-    def second() -> None:
+    def other() -> None:
         with threads.single_threaded_blas() as workers:
             found.append(workers)
             inside.set()
             leave.wait(10)
 
-    with threads.single_threaded_blas() as workers:
-        other = threading.Thread(target=second)
-        other.start()
+    thread = threading.Thread(target=other)
+    if first == "another thread":
+        thread.start()
         assert inside.wait(10)
-    monkeypatch.undo()
-    assert (workers, found) == (2, [1])
-    assert threads.blas_threads() == 1  # the second is still inside
+    with threads.single_threaded_blas() as workers:
+        if first == "this thread":
+            thread.start()
+            assert inside.wait(10)
+        else:
+            leave.set()
+            thread.join(10)
+        assert set(threads._pools()) == {1}
+    assert 1 in (workers, *found)  # one of them has all threads, the other none to share out
+    assert set(threads._pools()) == ({1} if first == "this thread" else {2})  # the other is still inside, or gone
     leave.set()
-    other.join(10)
-    assert threads.blas_threads() == before
+    thread.join(10)
+    assert set(threads._pools()) == {2}
 
 
 def test_an_error_in_a_worker_thread_is_not_lost() -> None:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 
+import scipy.linalg  # noqa: F401  its BLAS and NumPy's are there when the controller counts them
+import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 #: Below this many points a class is too small to be worth a thread of its own, and threaded BLAS slows it down.
@@ -24,8 +26,24 @@ def _controller() -> ThreadpoolController:
 
 def blas_threads() -> int:
     """Threads that BLAS may use now: what the user or the environment has set, at most the number of cores."""
-    pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
-    return max(1, min([*pools, os.cpu_count() or 1]))
+    return max(1, min([*_pools(), os.cpu_count() or 1]))
+
+
+def _pools() -> list[int]:
+    """Threads of each BLAS of the process: NumPy and SciPy bring one each, and a limit set by the user may hold for only one."""
+    return [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
+
+
+@contextmanager
+def _in_control() -> Iterator[None]:
+    """In recent threadpoolctl only the thread that first set OpenBLAS's threads can do so again: others are ignored.
+
+    Which of our threads is the first and which the last is chance, so each takes the control and leaves it free.
+    """
+    free = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", lambda force: None)
+    free(force=True)
+    yield
+    free(force=True)
 
 
 class _Limit:
@@ -41,8 +59,9 @@ def single_threaded_blas() -> Iterator[int]:
     """One BLAS thread inside the block; yields how many workers the caller may use instead (1 if another block has them)."""
     with _Limit.lock:
         workers = blas_threads() if _Limit.holders == 0 else 1
-        if workers > 1:
-            _Limit.give_back = _controller().limit(limits=1, user_api="blas").restore_original_limits
+        if _Limit.holders == 0 and max(_pools(), default=1) > 1:
+            with _in_control():
+                _Limit.give_back = _controller().limit(limits=1, user_api="blas").restore_original_limits
         _Limit.holders += 1
     try:
         yield workers
@@ -50,7 +69,8 @@ def single_threaded_blas() -> Iterator[int]:
         with _Limit.lock:
             _Limit.holders -= 1
             if _Limit.holders == 0 and _Limit.give_back is not None:
-                _Limit.give_back()
+                with _in_control():
+                    _Limit.give_back()
                 _Limit.give_back = None
 
 

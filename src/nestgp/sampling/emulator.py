@@ -1,24 +1,27 @@
 """A stand-in for log Z(θ) that costs microseconds: a Gaussian process through its values and gradients at some θ.
 
-With u = θ/ℓ coordinate by coordinate, q = ½ |u − u′|², and the covariance function σ² k(q), k = 1/(1 + q) (rational quadratic),
-values and gradients of the process have the covariances
+Coordinate by coordinate u = −log(1 + exp(c − θ))/ℓ: below c it follows θ, above it levels off, as the evidence does where a
+lengthscale is so long that its column no longer matters. With q = ½ |u − u′|² and the covariance function σ² k(q), k = 1/(1 + q)
+(rational quadratic), values and gradients of the process have the covariances
 
     cov(f, f′) = σ² k,    cov(f, ∂f′) = σ² k₁ (u − u′),    cov(∂f, ∂f′) = σ² (k₁ I − k₂ (u − u′)(u − u′)ᵀ),
 
 k₁ = −dk/dq = 1/(1 + q)², k₂ = d²k/dq² = 2/(1 + q)³. EP gives all p slopes of the evidence for a sixth of its time, so m runs of
-it are m (p + 1) observations.
+it are m (p + 1) observations. A slope by θ is one by u times u′ = 1/(1 + exp(θ − c))/ℓ, so that where u has levelled off it tells
+nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
+from scipy.special import expit
 
 from nestgp.arrays import FloatArray
 from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place
@@ -33,10 +36,37 @@ FITTED_POINTS, FIT_ITERATIONS, MORE_ITERATIONS = 40, 20, 4
 TRUSTED, FALL = 0.9, 1.0
 #: How much larger than all that was seen it may be anywhere.
 ABOVE = 1.0
-#: Limits of ℓ, in standard deviations of the points, and of σ.
-SCALE_LIMITS, SIZE_LIMITS = (0.3, 100.0), (1.0, 1e3)
+#: Limits of ℓ, in standard deviations of the points, of σ, and of c, in standard deviations from the mean of the points.
+SCALE_LIMITS, SIZE_LIMITS, BEND_LIMITS = (0.3, 100.0), (1.0, 1e3), (-2.0, 6.0)
+#: Smallest u′ that is told from zero.
+LEVEL = 1e-6
 #: Those that a smooth function of noisy values is looked for in: its size, the standard deviation of the noise.
 SMOOTH_SIZES, NOISES = np.geomspace(0.1, 3.2, 6), np.geomspace(0.1, 3.2, 11)
+
+
+class Shape(NamedTuple):
+    """What a process is like before anything is seen of it: ℓ (p,), c (p,), σ."""
+
+    scale: FloatArray
+    bend: FloatArray
+    size: float
+
+    def coordinates(self, theta: FloatArray) -> FloatArray:
+        """u of θ (…, p)."""
+        return -np.logaddexp(0.0, self.bend - theta) / self.scale
+
+    def stretch(self, theta: FloatArray) -> FloatArray:
+        """u′, by which a slope by u is multiplied to be one by θ."""
+        return expit(self.bend - theta) / self.scale
+
+    def vector(self) -> FloatArray:
+        """log ℓ, c, log σ."""
+        return np.concatenate([np.log(self.scale), self.bend, [np.log(self.size)]])
+
+    @classmethod
+    def from_vector(cls, x: FloatArray) -> Shape:
+        p = x.size // 2
+        return cls(np.exp(x[:p]), x[p:-1], float(np.exp(x[-1])))
 
 
 @dataclass(frozen=True)
@@ -44,66 +74,64 @@ class Emulator:
     """Mean of the process given what was seen: s(θ) = level + Σ_i a_i k(q_i) + k₁(q_i) (u − u_i)ᵀ b_i.
 
     It may promise hills where nobody has been: no more than ``most`` is believed, and less beyond ``trusted`` from every point.
-    points (m, p) : u_i; weights (m, 1 + p) : a_i, b_i; scale (p,) : ℓ; size : σ.
+    points (m, p) : u_i; weights (m, 1 + p) : a_i, b_i.
     """
 
     points: FloatArray
     weights: FloatArray
-    scale: FloatArray
-    size: float
+    shape: Shape
     level: float
     most: float = np.inf
     trusted: float = np.inf
 
     @classmethod
     def through(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, before: Emulator | None = None) -> Emulator:
-        """Given values (m,) and slopes (m, p) at θ (m, p); ``before``: whose ℓ and σ to begin with."""
+        """Given values (m,) and slopes (m, p) at θ (m, p); ``before``: whose shape to begin with."""
         value, slope = _not_too_low(value, slope)
         level = float(value.mean())
-        spread = np.maximum(theta.std(axis=0), 0.1)
-        start = np.append(2.0 * spread, 10.0) if before is None else np.append(before.scale, before.size)
-        limits = [*((low * s, high * s) for s in spread for low, high in [SCALE_LIMITS]), SIZE_LIMITS]
-        lower, upper = np.log(np.array(limits)).T
+        centre, spread = theta.mean(axis=0), np.maximum(theta.std(axis=0), 0.1)
+        ends = zip(SCALE_LIMITS, BEND_LIMITS, SIZE_LIMITS, strict=True)
+        limits = [Shape(scale * spread, centre + bend * spread, size).vector() for scale, bend, size in ends]
+        start = Shape(2.0 * spread, centre + spread, 10.0) if before is None else before.shape
         some = np.unique(np.linspace(0, len(theta) - 1, FITTED_POINTS).round().astype(int))
         observed = theta[some], value[some] - level, slope[some]
         most = FIT_ITERATIONS if before is None else MORE_ITERATIONS
-        how: Any = {"method": "L-BFGS-B", "bounds": list(zip(lower, upper, strict=True)), "options": {"maxiter": most}}
-        first = np.clip(np.log(start), lower, upper)
-        found = minimize(_minus_log_likelihood, first, observed, **how)
-        return cls.given(theta, value, slope, np.exp(found.x[:-1]), float(np.exp(found.x[-1])))
+        how: Any = {"method": "L-BFGS-B", "bounds": np.transpose(limits), "options": {"maxiter": most}}
+        found = minimize(_minus_log_likelihood, np.clip(start.vector(), *limits), observed, **how)
+        return cls.given(theta, value, slope, Shape.from_vector(found.x))
 
     @classmethod
-    def given(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, scale: FloatArray, size: float) -> Emulator:
-        """The same with ℓ and σ known."""
+    def given(cls, theta: FloatArray, value: FloatArray, slope: FloatArray, shape: Shape) -> Emulator:
+        """The same with a known shape."""
         value, slope = _not_too_low(value, slope)
         level = float(value.mean())
-        root, y = _whitened(scale, size, theta, value - level, slope)
+        root, y = _whitened(shape, theta, value - level, slope)
         weights = solve_triangular(root, y, lower=True, trans=1, check_finite=False).reshape(len(theta), -1)
-        points = theta / scale
+        points = shape.coordinates(theta)
         away = cdist(points, points) + np.diag(np.full(len(points), np.inf))
         trusted = float(np.quantile(away.min(axis=1), TRUSTED, method="lower"))
-        return cls(points, size**2 * weights, scale, size, level, float(value.max()) + ABOVE, trusted)
+        return cls(points, shape.size**2 * weights, shape, level, float(value.max()) + ABOVE, trusted)
 
     def bold(self) -> Emulator:
         """The same without limits: it believes in hills where nobody has been, and who follows it finds out."""
         return replace(self, most=np.inf, trusted=np.inf)
 
     def smoother(self, theta: FloatArray, value: FloatArray) -> Emulator:
-        """A process with the same ℓ through noisy values (m,) at θ (m, p) without slopes, σ and noise those most likely."""
-        points, level = theta / self.scale, float(value.mean())
+        """A process with the same ℓ and c through noisy values (m,) at θ (m, p) without slopes, σ and noise those most likely."""
+        points, level = self.shape.coordinates(theta), float(value.mean())
         w, V = np.linalg.eigh(1.0 / (1.0 + 0.5 * cdist(points, points, "sqeuclidean")))
         y = V.T @ (value - level)
         variance = SMOOTH_SIZES[:, None, None] ** 2 * w + NOISES[:, None] ** 2  # (sizes, noises, m)
         i, j = np.unravel_index(np.argmin((y**2 / variance + np.log(variance)).sum(axis=2)), variance.shape[:2])
         size = float(SMOOTH_SIZES[i])
         a = size**2 * (V @ (y / variance[i, j]))
-        return Emulator(points, np.column_stack([a, np.zeros_like(points)]), self.scale, size, level)
+        return Emulator(points, np.column_stack([a, np.zeros_like(points)]), self.shape._replace(size=size), level)
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """s(θ) and its gradient (p,)."""
-        limits = self.most - self.level, self.trusted, FALL * self.size
-        value, slope = _predict(theta / self.scale, self.points, self.weights, *limits)
-        return self.level + value, slope / self.scale
+        limits = self.most - self.level, self.trusted, FALL * self.shape.size
+        value, slope = _predict(self.shape.coordinates(theta), self.points, self.weights, *limits)
+        return self.level + value, slope * self.shape.stretch(theta)
 
     def wrong(self, theta: FloatArray, value: FloatArray) -> FloatArray:
         """How wrong it is at θ (m, p), where values (m,) were seen; not where both are so low that nobody would go there."""
@@ -113,7 +141,7 @@ class Emulator:
 
     def nearest(self, theta: FloatArray) -> tuple[int, float]:
         """Which of the points is nearest to θ, and how far it is."""
-        away = self.points - theta / self.scale
+        away = self.points - self.shape.coordinates(theta)
         squared = np.einsum("mp,mp->m", away, away)
         i = int(np.argmin(squared))
         return i, float(np.sqrt(squared[i]))
@@ -125,24 +153,25 @@ def _not_too_low(value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Floa
     return np.maximum(value, floor), np.where((value < floor)[:, None], 0.0, slope)
 
 
-def _whitened(scale: FloatArray, size: float, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Any]:
+def _whitened(shape: Shape, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Any]:
     """L with L Lᵀ the covariance of all that was observed, slopes by u, and L⁻¹ of the observations (m (1 + p),)."""
-    A = _covariance(theta / scale)
-    A *= size**2
-    A[np.diag_indices(len(A))] += NOISE**2 * np.tile(np.append(1.0, scale**2), len(theta))
+    A = _covariance(shape.coordinates(theta))
+    A *= shape.size**2
+    by_u = np.column_stack([np.ones(len(theta)), 1.0 / np.maximum(shape.stretch(theta), LEVEL)])
+    A[np.diag_indices(len(A))] += (NOISE * by_u.ravel()) ** 2
     cholesky_in_place(A)
-    y = np.column_stack([value, slope * scale]).ravel()
+    y = (np.column_stack([value, slope]) * by_u).ravel()
     return A, solve_triangular(A, y, lower=True, check_finite=False)
 
 
-def _minus_log_likelihood(log_hyper: FloatArray, theta: FloatArray, value: FloatArray, slope: FloatArray) -> float:
-    """−log p(values, slopes | ℓ, σ), up to a constant: slopes are by θ, whose density has a factor Π ℓ for every point."""
-    scale, size = np.exp(log_hyper[:-1]), float(np.exp(log_hyper[-1]))
+def _minus_log_likelihood(x: FloatArray, theta: FloatArray, value: FloatArray, slope: FloatArray) -> float:
+    """−log p(values, slopes | shape), up to a constant: slopes are by θ, whose density has a factor 1/u′ for each."""
+    shape = Shape.from_vector(x)
     try:
-        root, y = _whitened(scale, size, theta, value, slope)
+        root, y = _whitened(shape, theta, value, slope)
     except NotPositiveDefiniteError:
         return 1e12
-    return float(0.5 * y @ y + np.log(np.diagonal(root)).sum() - len(theta) * np.log(scale).sum())
+    return float(0.5 * y @ y + np.log(np.diagonal(root)).sum() + np.log(np.maximum(shape.stretch(theta), LEVEL)).sum())
 
 
 @numba.njit(cache=True, nogil=True)

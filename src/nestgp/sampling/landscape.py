@@ -20,7 +20,7 @@ from nestgp.sampling.emulator import Emulator
 from nestgp.sampling.factors import Factors
 
 #: Most numbers that an emulator goes through: their covariance matrix is factorised.
-MOST_OBSERVATIONS = 4500
+MOST_OBSERVATIONS = 5500
 #: Rounds in which the points are chosen where there are more.
 MOST_ROUNDS = 3
 #: Most runs of EP on a climb, and by how much log p(θ) Z(θ) must have grown for the next point that is kept.
@@ -90,7 +90,7 @@ class Survey:
             wrong[kept] = 0.0
             worst = np.argsort(wrong)[::-1][: (most - len(kept)) // left]
             kept = np.sort(np.append(kept, worst))
-            emulator = Emulator.given(theta[kept], value[kept], slope[kept], emulator.scale, emulator.size)
+            emulator = Emulator.given(theta[kept], value[kept], slope[kept], emulator.shape)
         return cls(tuple(points[i] for i in kept), emulator.bold() if bold else emulator, bold)
 
     def fit_near(self, theta: FloatArray) -> Fit:
