@@ -67,13 +67,13 @@ OTHER_LENGTHS = {
     "usps_357": (40, (1280, 1600, 1920, 2560, 3200)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
-    "glass": (120, (1200, 1600, 2200, 3000, 4000, 5400, 7200)),
+    "glass": (100, (1200, 1600, 2200, 3000, 4000, 5400, 7200)),
 }
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, int]] = {
     "teaching": {"particles": 32},
-    "glass": {"particles": 32, "tries": 2, "repeat": 4},
-    "usps_357": {"particles": 64, "stages": 20, "tries": 1, "repeat": 16, "climbs": 1},
+    "glass": {"particles": 32, "repeat": 4, "looks": 5},
+    "usps_357": {"particles": 64, "stages": 20, "repeat": 16, "climbs": 1, "looks": 1},
 }
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50

@@ -229,7 +229,7 @@ def run_chains(
     alone = n_jobs in (None, 1)
     new = sampler.checkpoint is None or any(not _path(sampler, k).exists() for k in range(sampler.n_chains))
     if new and problem.prior is not None and hasattr(sampler, "explore"):
-        problem = replace(problem, known=_explore(sampler.explore, problem, streams, n_jobs, verbose))
+        problem = _explore(sampler, problem, streams, n_jobs, verbose)
     shown = [_Progress(k, total, alone) if verbose else None for k in range(sampler.n_chains)]
     each = [(stream, k, line) for k, (stream, line) in enumerate(zip(streams, shown, strict=True))]
     chains = _run_each(partial(run_chain, sampler, problem, mark), each, n_jobs)
@@ -242,14 +242,16 @@ def run_chains(
 
 
 def _explore(
-    explore: Callable[..., list[Any]], problem: Problem, streams: Sequence[np.random.Generator], n_jobs: int | None, verbose: int
-) -> tuple[Any, ...]:
-    """What every chain finds out before it begins, for all of them together."""
-    if verbose:
-        print("looking for hills of the posterior of the hyperparameters", file=sys.stderr, flush=True)
-    each = [(problem, stream.spawn(1)[0]) for stream in streams]
-    found = Parallel(n_jobs=n_jobs)(delayed(_alone)(explore, *args) for args in each)
-    return tuple(thing for part in found for thing in part)
+    sampler: Any, problem: Problem, streams: Sequence[np.random.Generator], n_jobs: int | None, verbose: int
+) -> Problem:
+    """The problem with what every chain finds out before it begins, round by round, for all of them together."""
+    for k in range(sampler.looks):
+        if verbose:
+            print(f"looking for hills of the hyperparameters' posterior {k + 1}/{sampler.looks}", file=sys.stderr, flush=True)
+        each = [(problem, stream.spawn(1)[0]) for stream in streams]
+        found = Parallel(n_jobs=n_jobs)(delayed(_alone)(sampler.explore, *args) for args in each)
+        problem = replace(problem, known=(*problem.known, *(thing for part in found for thing in part)))
+    return problem
 
 
 def _alone(explore: Callable[..., list[Any]], problem: Problem, rng: np.random.Generator) -> list[Any]:

@@ -47,12 +47,12 @@ from nestgp.sampling.moves import learnt_metric
 from nestgp.sampling.run import run
 from nestgp.sampling.rungs import ROUNDS, Rung, move, stir
 
-#: Most leapfrog steps, each a run of EP, that EP's rung goes by itself.
-LEAPFROG_NEAR = 3
+#: How often EP's rung goes by itself, and most leapfrog steps of that, each a run of EP.
+WANDERS, LEAPFROG_NEAR = 0.25, 3
 #: Standard deviation of every coordinate of the θ that climbs begin at.
 FAR = 2.0
-#: Shares of the sweeps of warm-up: those that every chain looks around in before it begins, for all of them; and those of the
-#: warm-up itself in which the top is offered nothing, because little is known of the evidence.
+#: Shares of the sweeps of warm-up: as many as one look around before it has; and those of the warm-up itself in which the top is
+#: offered nothing, because little is known of the evidence.
 LOOKING, EARLY = 0.25, 0.25
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
@@ -146,9 +146,11 @@ class Ladder:
     n_draws, n_warmup, n_chains, thin, checkpoint : as for :class:`Gibbs`.
     rungs, hottest : emulated densities of θ, with powers β of the evidence from 1 down to ``hottest``, in equal ratios.
     climbs : to the tops of hills, by EP's evidence, from θ far apart: at most so many before every chain begins, and no more than
-        there are hyperparameters. From what it has met every chain looks around further, and all of them know what any has met.
-    tries : new θ for EP's rung in a sweep: the first of the emulated density, at the cost of one run of EP, the second near where
-        it is, at the cost of up to three, the third as the first, and so on.
+        there are hyperparameters.
+    looks : rounds in which every chain looks around before it begins, with an emulator of what all of them have met by then: a
+        hill that few points are known of is underrated, and a chain that comes to it stays.
+    tries : new θ of the emulated density for EP's rung in a sweep, each at the cost of one run of EP. After every fourth or so,
+        by chance, it also moves near where it is, at the cost of up to three.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed. The others cost next to nothing, and
         latents of one population differ by half of their variance and more (measured on Glass): with 4 take 4 times the draws.
@@ -164,7 +166,8 @@ class Ladder:
     rungs: int = 4
     hottest: float = 0.3
     climbs: int = 5
-    tries: int = 2
+    looks: int = 4
+    tries: int = 1
     particles: int = 32
     stages: int = 20
     repeat: int = 1
@@ -183,19 +186,25 @@ class Ladder:
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
     def explore(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
-        """EP on the way from θ far apart to the tops of hills, which a chain by itself might never come by, and around them."""
+        """EP at θ that are not known: at first on the way to the tops of hills, then where rungs on an emulator lead."""
+        first = not problem.known
+        points = apart(self._climbs(problem, rng) if first else problem.known)
+        known = 0 if first else len(points)
+        below = BelowTop(points[int(rng.integers(len(points)))], points)
+        self._found(problem, below, rng, bold=first)
+        for _ in range(round(LOOKING * self.n_warmup)):
+            self._look_around(problem, below, rng, True, True)
+            _learn(problem, below, bold=first, last=False)
+        return below.points[known:]
+
+    def _climbs(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
+        """From θ far apart to the tops of hills, which a chain by itself might never come by."""
         centre, bounds = problem.first_theta, kernels.bounds(problem.kernel).T
         found = self._first_points(problem, rng)
         for _ in range(min(self.climbs, centre.size)):
             start = np.clip(centre + FAR * rng.standard_normal(centre.size), *bounds)
             found += climb(problem, start, partial(self._point, problem))
-        points = apart(found)
-        below = BelowTop(max(points, key=lambda point: point.log_evidence), points)
-        self._found(problem, below, rng)
-        for _ in range(round(LOOKING * self.n_warmup)):
-            self._look_around(problem, below, rng, True, True)
-            _learn(problem, below, bold=True, last=False)
-        return below.points
+        return found
 
     def start(self, problem: Problem, rng: np.random.Generator) -> LadderState:
         """The top and every rung at one of the θ that are known: chains begin apart."""
@@ -211,12 +220,12 @@ class Ladder:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
         state = LadderState(ep=top.at, points=points, top=top, annealing_step=step, differences=g)
         if problem.prior is not None:
-            self._found(problem, state, rng)
+            self._found(problem, state, rng, bold=self.n_warmup > SETTLING)
         return state
 
-    def _found(self, problem: Problem, state: BelowTop, rng: np.random.Generator) -> None:
+    def _found(self, problem: Problem, state: BelowTop, rng: np.random.Generator, bold: bool) -> None:
         """A first emulator, and every rung at one of the points."""
-        state.survey, state.surveyed = Survey.of(state.points, bold=self.n_warmup > SETTLING), len(state.points)
+        state.survey, state.surveyed = Survey.of(state.points, bold=bold), len(state.points)
         landscape = Landscape(problem, state.survey)
         for beta in np.geomspace(1.0, self.hottest, self.rungs):
             place = landscape.known(state.points[int(rng.integers(len(state.points)))].theta)
@@ -248,9 +257,11 @@ class Ladder:
         """New θ for the rungs below the top."""
         assert state.survey is not None
         landscape = Landscape(problem, state.survey, state.error)
-        for k in range(self.tries):
+        for _ in range(self.tries):
             stir(landscape, state.rungs, rng, warmup)
-            (self._wander if k % 2 else self._take_over)(landscape, state, rng, learn)
+            self._take_over(landscape, state, rng, learn)
+            if rng.random() < WANDERS:
+                self._wander(landscape, state, rng, learn)
         if learn:
             self._scout(problem, state)
 

@@ -26,7 +26,7 @@ from nestgp.sampling.moves import surrogate_around
 METRIC_LIMITS = (1e-4, 1.0)
 #: Smallest value of what a sampler counts.
 LEAST = {"n_draws": 4, "n_warmup": 0, "climbs": 0} | dict.fromkeys(
-    ("n_chains", "thin", "updates", "rungs", "tries", "particles", "stages", "repeat"), 1
+    ("n_chains", "thin", "updates", "rungs", "looks", "tries", "particles", "stages", "repeat"), 1
 )
 
 
