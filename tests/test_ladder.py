@@ -19,7 +19,7 @@ from nestgp import kernels
 from nestgp.hyper import HalfStudentT
 from nestgp.inference import NestedEP
 from nestgp.predict import exact_log_probabilities
-from nestgp.sampling import Ladder, annealed, ladder, rungs
+from nestgp.sampling import Ladder, annealed, chain, ladder, rungs
 from nestgp.sampling import differences as differences_module
 from nestgp.sampling import emulator as emulator_module
 from nestgp.sampling import landscape as landscape_module
@@ -96,6 +96,20 @@ def test_differences_against_dense(name: str) -> None:
     A = np.eye(len(prior)) + prior @ to_g.T @ np.diag(alpha) @ to_g
     log_mass = 0.5 * (to_g.T @ beta) @ mean - 0.5 * np.linalg.slogdet(A)[1]
     assert g.log_mass == pytest.approx(log_mass, rel=1e-9)
+
+
+@pytest.mark.parametrize("tiny", [0.0, 0.5, np.inf])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_covariance_of_all_latents(name: str, tiny: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Σ x = K x − K M K x, whether all, some or none of the sites count as tiny."""
+    monkeypatch.setattr(differences_module, "TINY", tiny)
+    kernel, y, c = PROBLEMS[name]
+    g, _ = differences(kernel, y, c)
+    assert (g.blocks.pi < 0.5).any()  # 1 at the observed class
+    each = np.eye(c * len(X4))
+    prior = g.blocks.multiply_kernel(each.reshape(c, len(X4), -1))
+    expected = (prior - g.blocks.multiply_kernel(g.blocks.solve(prior))).reshape(each.shape)
+    np.testing.assert_allclose(g.covariance.times(each), expected, atol=1e-10)
 
 
 def test_log_ratio_and_its_gradient() -> None:
@@ -610,6 +624,21 @@ def test_hills_are_looked_for_where_hyperparameters_are_sampled(capsys: pytest.C
     prior = problem.prior if sampled else None
     sampler.sample(problem.kernel, problem.X, problem.y, 2, np.random.default_rng(0), prior=prior, verbose=1)
     assert ("looking for hills" in capsys.readouterr().err) == sampled
+
+
+def test_a_second_look_begins_with_what_all_have_met() -> None:
+    """It gives back other θ only, and every chain begins with those of all rounds."""
+    problem, sampler = noisy_steps(), Ladder(n_warmup=20, climbs=1)
+    first = tuple(sampler.explore(problem, np.random.default_rng(0)))
+    second = sampler.explore(replace(problem, known=first), np.random.default_rng(1))
+    assert second
+    assert not {id(point) for point in second} & {id(point) for point in first}
+    found = [
+        chain._explore(replace(sampler, looks=looks), problem, np.random.default_rng(0).spawn(2), None, 0).known
+        for looks in (1, 2)
+    ]
+    assert np.array_equal([at.theta for at in found[1][: len(found[0])]], [at.theta for at in found[0]])
+    assert len(found[1]) > len(found[0])
 
 
 def test_climbs_survive_where_ep_does_not_converge() -> None:

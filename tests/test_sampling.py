@@ -476,6 +476,8 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (Ladder(tries=0), "tries=0"),
         (Ladder(climbs=-1), "climbs=-1: use an integer >= 0"),
         (Ladder(repeat=0), "repeat=0: use an integer >= 1"),
+        (Ladder(wander=1.5), r"wander=1.5: use a number in \[0, 1\]"),
+        (Ladder(looks=0), "looks=0"),
         (Ladder(hottest=0.0), r"hottest=0.0: use a number in \(0, 1\]"),
     ],
 )

@@ -27,6 +27,8 @@ from nestgp.tilted import log_ndtr_and_ratio
 
 #: Relative jitter on the covariance of g, singular where rows repeat.
 JITTER = 1e-10
+#: π below which a covariance that is divided by it would have too few digits.
+TINY = 1e-5
 #: Factors that HMC does not follow: those that change the least, as long as their log Φ/t, each by itself, have variances that
 #: sum to about this at the most.
 LEFT_OUT = 0.03
@@ -199,7 +201,8 @@ def contrasts(y: IntArray, weight: FloatArray, n_classes: int) -> csr_array:
 class Covariance(NamedTuple):
     """Σ = K − K M K of all latents, class by class, as δ_kl own_k + U_kᵀ U_l with own_k = K − K B_k K and U_k = L_P⁻¹ B_k K.
 
-    own (c, n, n), U (n, cn). A third of the operations that Σ itself would take.
+    own (c, n, n), U (n, cn). B K = I − B D⁻¹ and own = D⁻¹ B K need no products, but lose digits as ε/π: where π is tiny they are
+    made by products.
     """
 
     own: FloatArray
@@ -210,9 +213,13 @@ class Covariance(NamedTuple):
         c, n = blocks.n_classes, blocks.n
         own, U = np.empty((c, n, n)), np.empty((n, c * n))
         for k in range(c):
-            K = blocks.class_kernel(k)
-            BK = blocks.B[k] @ K
-            own[k] = K - K @ BK
+            K, B, pi = blocks.class_kernel(k), blocks.B[k], blocks.pi[k]
+            tiny = np.flatnonzero(pi < TINY)
+            BK = np.eye(n) - B / pi
+            BK[:, tiny] = B @ K[:, tiny]
+            own[k] = BK / pi[:, None]
+            own[k][:, tiny] = K[:, tiny] - K @ BK[:, tiny]
+            own[k][tiny] = own[k][:, tiny].T
             U[:, k * n : (k + 1) * n] = dtrmm(1.0, blocks.factor_p.T, BK.T, side=1, trans_a=0, lower=0).T
         return cls(0.5 * (own + own.transpose(0, 2, 1)), U)
 

@@ -47,8 +47,8 @@ from nestgp.sampling.moves import learnt_metric
 from nestgp.sampling.run import run
 from nestgp.sampling.rungs import ROUNDS, Rung, move, stir
 
-#: How often EP's rung goes by itself, and most leapfrog steps of that, each a run of EP.
-WANDERS, LEAPFROG_NEAR = 0.25, 3
+#: Most leapfrog steps, each a run of EP, that EP's rung goes by itself.
+LEAPFROG_NEAR = 3
 #: Standard deviation of every coordinate of the θ that climbs begin at.
 FAR = 2.0
 #: Shares of the sweeps of warm-up: as many as one look around before it has; and those of the warm-up itself in which the top is
@@ -149,8 +149,8 @@ class Ladder:
         there are hyperparameters.
     looks : rounds in which every chain looks around before it begins, with an emulator of what all of them have met by then: a
         hill that few points are known of is underrated, and a chain that comes to it stays.
-    tries : new θ of the emulated density for EP's rung in a sweep, each at the cost of one run of EP. After every fourth or so,
-        by chance, it also moves near where it is, at the cost of up to three.
+    tries : new θ of the emulated density for EP's rung in a sweep, each at the cost of one run of EP.
+    wander : probability that it also moves near where it is after a try, at the cost of up to three.
     particles, stages : of annealing; more of them make its estimates less uncertain, and acceptance on top more frequent.
     repeat : sweeps that draw from one population of latents before the next is annealed. The others cost next to nothing, and
         latents of one population differ by half of their variance and more (measured on Glass): with 4 take 4 times the draws.
@@ -168,6 +168,7 @@ class Ladder:
     climbs: int = 5
     looks: int = 4
     tries: int = 1
+    wander: float = 0.25
     particles: int = 32
     stages: int = 20
     repeat: int = 1
@@ -183,6 +184,8 @@ class Ladder:
         """Draws of the latents, and of the hyperparameters if ``prior`` is given; ``how`` as for :func:`run`."""
         if not 0.0 < self.hottest <= 1.0:
             raise ValueError(f"hottest={self.hottest!r}: use a number in (0, 1]")
+        if not 0.0 <= self.wander <= 1.0:
+            raise ValueError(f"wander={self.wander!r}: use a number in [0, 1]")
         return run(self, kernel, X, y, n_classes, rng, noisy=True, **how)
 
     def explore(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
@@ -260,7 +263,7 @@ class Ladder:
         for _ in range(self.tries):
             stir(landscape, state.rungs, rng, warmup)
             self._take_over(landscape, state, rng, learn)
-            if rng.random() < WANDERS:
+            if rng.random() < self.wander:
                 self._wander(landscape, state, rng, learn)
         if learn:
             self._scout(problem, state)
