@@ -72,7 +72,7 @@ OTHER_LENGTHS = {
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, Any]] = {
     "teaching": {"particles": 32},
-    "glass": {"particles": 32, "repeat": 4, "looks": 5},
+    "glass": {"particles": 32, "repeat": 4, "looks": 6},
     "usps_357": {"particles": 64, "stages": 20, "repeat": 16, "climbs": 1, "looks": 1, "wander": 0.05},
 }
 #: Test rows looked at first: of some data sets all take minutes.

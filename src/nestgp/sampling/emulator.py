@@ -30,6 +30,8 @@ from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place
 NOISE = 0.05
 #: How far below the largest value any other is told from another: this, and so much more for every dimension.
 DEPTH, DEPTH_EACH = 40.0, 2.0
+#: How far below it a value may be for errors there to matter, likewise.
+MATTERS, MATTERS_EACH = 10.0, 1.0
 #: Points that ℓ and σ are fitted to, and most iterations of that, at first and when they were fitted before.
 FITTED_POINTS, FIT_ITERATIONS, MORE_ITERATIONS = 40, 20, 4
 #: Nearest neighbours of so many of the points are within the distance that is trusted; beyond it s falls by FALL σ r².
@@ -136,7 +138,7 @@ class Emulator:
     def wrong(self, theta: FloatArray, value: FloatArray) -> FloatArray:
         """How wrong it is at θ (m, p), where values (m,) were seen; not where both are so low that nobody would go there."""
         found = np.array([self(at)[0] for at in theta])
-        floor = value.max() - DEPTH
+        floor = value.max() - matters(theta.shape[1])
         return np.abs(np.maximum(found, floor) - np.maximum(value, floor))
 
     def nearest(self, theta: FloatArray) -> tuple[int, float]:
@@ -145,6 +147,11 @@ class Emulator:
         squared = np.einsum("mp,mp->m", away, away)
         i = int(np.argmin(squared))
         return i, float(np.sqrt(squared[i]))
+
+
+def matters(p: int) -> float:
+    """How far below the largest value others of p dimensions matter."""
+    return MATTERS + MATTERS_EACH * p
 
 
 def _not_too_low(value: FloatArray, slope: FloatArray) -> tuple[FloatArray, FloatArray]:

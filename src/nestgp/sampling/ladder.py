@@ -39,7 +39,7 @@ from nestgp.sampling.annealed import LONGEST_STEP, anneal
 from nestgp.sampling.chain import Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.differences import Differences
-from nestgp.sampling.emulator import Emulator
+from nestgp.sampling.emulator import Emulator, matters
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
 from nestgp.sampling.landscape import FLATTER, Ground, Landscape, Place, Point, Survey, apart, climb, most_points, point_of
@@ -53,7 +53,7 @@ LEAPFROG_NEAR = 3
 FAR = 2.0
 #: Shares of the sweeps of warm-up: as many as one look around before it has; and those of the warm-up itself in which the top is
 #: offered nothing, because little is known of the evidence.
-LOOKING, EARLY = 0.25, 0.25
+LOOKING, EARLY = 0.5, 0.25
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
 #: The emulator is made anew whenever there are so many times as many points, or so many, and such a share of them, that it was
@@ -266,7 +266,7 @@ class Ladder:
             if rng.random() < self.wander:
                 self._wander(landscape, state, rng, learn)
         if learn:
-            self._scout(problem, state)
+            self._scout(landscape, state)
 
     def _take_over(self, landscape: Landscape, state: BelowTop, rng: np.random.Generator, learn: bool) -> None:
         """EP's rung takes over the θ of the first emulated one, which gets its own in exchange, by Metropolis' rule."""
@@ -300,18 +300,27 @@ class Ladder:
             state.ep, state.whole = point, whole
         return taken
 
-    def _scout(self, problem: Problem, state: BelowTop) -> None:
-        """EP at the θ of this sweep that is the furthest from where it has been run, as long as points are few."""
-        survey = state.survey
-        assert survey is not None
-        if len(state.points) >= _enough(problem):
-            return
-        seen = [theta for rung in state.rungs for theta in rung.trace[-ROUNDS:]]
-        theta = max(seen, key=lambda theta: survey.emulator.nearest(theta)[1])
+    def _scout(self, landscape: Landscape, state: BelowTop) -> None:
+        """EP at one more θ of this sweep.
+
+        As long as points are few, at the one that is the furthest from where it has been run. Then at that of the second rung,
+        which also comes to hills that the emulator underrates.
+        """
+        problem, survey = landscape.problem, landscape.survey
+        few = len(state.points) < _enough(problem)
+        theta = state.rungs[min(1, len(state.rungs) - 1)].at.theta
+        if few:
+            seen = [theta for rung in state.rungs for theta in rung.trace[-ROUNDS:]]
+            theta = max(seen, key=lambda theta: survey.emulator.nearest(theta)[1])
         point = self._point(problem, theta, survey.fit_near(theta))
-        if point is not None:
+        if point is None:
+            return
+        told = survey.emulator(theta)[0]
+        if few:
             state.points.append(point)
-            state.surprises += survey.emulator(theta)[0] - point.log_evidence > FALSE_HILL
+            state.surprises += told - point.log_evidence > FALSE_HILL
+        elif max(told, point.log_evidence) > survey.highest - matters(theta.size):
+            _note(landscape, state, point)
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""

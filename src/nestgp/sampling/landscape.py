@@ -93,6 +93,11 @@ class Survey:
             emulator = Emulator.given(theta[kept], value[kept], slope[kept], emulator.shape)
         return cls(tuple(points[i] for i in kept), emulator.bold() if bold else emulator, bold)
 
+    @property
+    def highest(self) -> float:
+        """Largest log evidence."""
+        return max(point.log_evidence for point in self.points)
+
     def fit_near(self, theta: FloatArray) -> Fit:
         """Sites to start EP from at θ."""
         return self.points[self.emulator.nearest(theta)[0]].fit
