@@ -64,7 +64,7 @@ RELIABLE = ("converged", "fitted")
 CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 3200)
 #: The same where so many test rows never mix sooner, and on the ladder, whose draws are fewer and cost more.
 OTHER_LENGTHS = {
-    "usps_357": (40, (3200, 4000, 4800, 6400, 8000)),
+    "usps_357": (30, (3200, 4000, 4800, 6400, 8000)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
     "glass": (100, (1200, 1600, 2200, 3000, 4000, 5400, 7200)),
@@ -73,7 +73,7 @@ OTHER_LENGTHS = {
 LADDERS: dict[str, dict[str, Any]] = {
     "teaching": {"particles": 32},
     "glass": {"particles": 32, "repeat": 4, "looks": 6},
-    "usps_357": {"particles": 64, "stages": 20, "repeat": 16, "climbs": 1, "looks": 1, "wander": 0.05},
+    "usps_357": {"particles": 64, "stages": 20, "repeat": 16, "climbs": 0, "looks": 1, "wander": 0.05},
 }
 #: Test rows looked at first: of some data sets all take minutes.
 ROWS_OF_A_GLANCE = 50

@@ -641,6 +641,43 @@ def test_a_second_look_begins_with_what_all_have_met() -> None:
     assert len(found[1]) > len(found[0])
 
 
+def test_error_of_ep_is_known_before_chains_begin() -> None:
+    """Where it was estimated in a look around, and from the start of every chain, against many estimates at one θ."""
+    problem, sampler = noisy_steps(), Ladder(n_warmup=40, climbs=1)
+    known = chain._explore(replace(sampler, looks=2), problem, np.random.default_rng(0).spawn(2), None, 0).known
+    assert sum(np.isfinite(at.error) for at in known) == 2 * 10
+    state = sampler.start(replace(problem, known=known), np.random.default_rng(0))
+    assert len(state.errors) == 20
+    assert state.error is not None
+    theta = np.array([0.5])
+    fit, factors = sampler._infer(problem, theta, None)
+    g = Differences(fit, factors, problem.y)
+    rng = np.random.default_rng(1)
+    each = [anneal(g, 32, 20, 0.4, rng).log_evidence - fit.log_evidence for _ in range(20)]
+    assert abs(state.error(theta)[0] - np.log(np.mean(np.exp(each)))) < 0.05
+
+
+@pytest.mark.parametrize("depth", [10.0, 0.0])
+def test_scouts_note_what_the_emulator_underrates_where_it_matters(depth: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With points enough, EP is run at θ of the second rung; the hill of short lengthscales is unknown to this emulator."""
+    problem, sampler = noisy_steps(), Ladder(rungs=3)
+    monkeypatch.setattr(ladder, "_enough", lambda problem: 0)
+    monkeypatch.setattr(emulator_module, "MATTERS", depth)
+    monkeypatch.setattr(emulator_module, "MATTERS_EACH", 0.0)
+    points = [sampler._point(problem, np.array([theta]), None) for theta in (0.2, 0.6, 1.0, 1.4)]
+    state = ladder.BelowTop(cast(Point, points[0]), cast(list[Point], list(points)))
+    sampler._found(problem, state, np.random.default_rng(0), bold=False)
+    landscape = Landscape(problem, cast(Survey, state.survey))
+    state.rungs[1].at = landscape.known(np.array([0.8]))
+    sampler._scout(landscape, state)
+    assert len(state.points) == 4  # known well enough
+    state.rungs[1].at = landscape.known(np.array([-0.6]))
+    below = landscape.survey.highest - cast(Point, sampler._point(problem, np.array([-0.6]), None)).log_evidence
+    sampler._scout(landscape, state)
+    assert [point.theta[0] for point in state.points[4:]] == ([-0.6] if below < depth else [])
+    assert 0.0 < below < 10.0
+
+
 def test_climbs_survive_where_ep_does_not_converge() -> None:
     assert climb(noisy_steps(), np.zeros(1), lambda theta, near: None) == []
 

@@ -328,7 +328,7 @@ def run_chain(
 #: Seconds between two checkpoints of a chain.
 CHECKPOINT_SECONDS = 60.0
 #: Raised when the states of samplers change, so that older checkpoints are told from damaged ones.
-FORMAT = 2
+FORMAT = 3
 
 
 def fingerprint(sampler: Sampler, problem: Problem, rng: np.random.Generator) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -54,6 +54,8 @@ FAR = 2.0
 #: Shares of the sweeps of warm-up: as many as one look around before it has; and those of the warm-up itself in which the top is
 #: offered nothing, because little is known of the evidence.
 LOOKING, EARLY = 0.5, 0.25
+#: Every so many-th sweep of a look around, but the first, also estimates EP's error.
+ESTIMATE_EVERY = 2
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
 #: The emulator is made anew whenever there are so many times as many points, or so many, and such a share of them, that it was
@@ -92,7 +94,7 @@ class BelowTop:
     """Where the rungs are that need no latents; ep : the highest of them; rungs : the others, none where θ is not sampled.
 
     points : where EP has been run; survey : what was last made of the first ``surveyed``; surprises : later ones it was wrong at.
-    error : e; errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed in warm-up.
+    error : e; errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed before and in warm-up.
     whole : the fit at the θ of EP's rung, its factors with it, while they are at hand.
     """
 
@@ -195,10 +197,20 @@ class Ladder:
         known = 0 if first else len(points)
         below = BelowTop(points[int(rng.integers(len(points)))], points)
         self._found(problem, below, rng, bold=first)
-        for _ in range(round(LOOKING * self.n_warmup)):
+        step = StepSize(0.4, ANNEALING_ACCEPTANCE)
+        for k in range(round(LOOKING * self.n_warmup)):
             self._look_around(problem, below, rng, True, True)
+            if not first and k % ESTIMATE_EVERY == 0:
+                self._estimate(problem, below, step, rng)
             _learn(problem, below, bold=first, last=False)
         return below.points[known:]
+
+    def _estimate(self, problem: Problem, state: BelowTop, step: StepSize, rng: np.random.Generator) -> None:
+        """What annealing says of EP's error where its rung is."""
+        g = self._differences(problem, state.ep, state.whole)
+        top = None if g is None else self._anneal(g, state.ep, step, rng, adapt=True)
+        if top is not None:
+            state.points.append(replace(state.ep, error=top.log_evidence - state.ep.log_evidence))
 
     def _climbs(self, problem: Problem, rng: np.random.Generator) -> list[Point]:
         """From θ far apart to the tops of hills, which a chain by itself might never come by."""
@@ -227,9 +239,11 @@ class Ladder:
         return state
 
     def _found(self, problem: Problem, state: BelowTop, rng: np.random.Generator, bold: bool) -> None:
-        """A first emulator, and every rung at one of the points."""
+        """A first emulator, what is known of EP's error, and every rung at one of the points."""
         state.survey, state.surveyed = Survey.of(state.points, bold=bold), len(state.points)
-        landscape = Landscape(problem, state.survey)
+        state.errors = [(point.theta, point.error) for point in problem.known if math.isfinite(point.error)]
+        state.error = _error(state)
+        landscape = Landscape(problem, state.survey, state.error)
         for beta in np.geomspace(1.0, self.hottest, self.rungs):
             place = landscape.known(state.points[int(rng.integers(len(state.points)))].theta)
             state.rungs.append(Rung(float(beta), place, problem.first_metric / math.sqrt(beta)))
@@ -416,6 +430,14 @@ def _note(landscape: Landscape, state: BelowTop, point: Point) -> None:
         state.surprises += wrong > SURPRISE
 
 
+def _error(state: BelowTop) -> Emulator | None:
+    """e as far as estimates tell."""
+    if state.survey is None or len(state.errors) < 2:
+        return None
+    theta, error = zip(*state.errors, strict=True)
+    return state.survey.emulator.smoother(np.array(theta), np.array(error))
+
+
 def _enough(problem: Problem) -> int:
     """Points for an emulator of p hyperparameters beside those of climbs, if it can go through as many."""
     p = problem.first_theta.size
@@ -429,9 +451,8 @@ def _learn(problem: Problem, state: BelowTop, bold: bool, last: bool) -> None:
     """
     if state.survey is None:
         return
-    n_errors = len(state.errors)
     surprised = state.surprises >= max(SURPRISES, SURPRISED * state.surveyed)
-    news = len(state.points) > GROWTH * state.surveyed or surprised or n_errors in ERROR_UPDATES
+    news = len(state.points) > GROWTH * state.surveyed or surprised or len(state.errors) in ERROR_UPDATES
     if not (news or last) and state.survey.bold == bold:
         return
     try:
@@ -439,9 +460,7 @@ def _learn(problem: Problem, state: BelowTop, bold: bool, last: bool) -> None:
     except NotPositiveDefiniteError:
         return  # what there is must do
     state.surveyed, state.surprises = len(state.points), 0
-    if n_errors > 1:
-        theta, error = np.array([theta for theta, _ in state.errors]), np.array([error for _, error in state.errors])
-        state.error = state.survey.emulator.smoother(theta, error)
+    state.error = _error(state)
     landscape = Landscape(problem, state.survey, state.error)
     for rung in state.rungs:
         if len(rung.trace) > 2 * rung.at.theta.size:

@@ -36,13 +36,17 @@ NOWHERE = 1e6
 
 @dataclass(frozen=True)
 class Point:
-    """EP at θ: log evidence, its gradient, its sites for a warm start, and log p(θ), 0 where θ is not sampled."""
+    """EP at θ: log evidence, its gradient, its sites for a warm start, and log p(θ), 0 where θ is not sampled.
+
+    error : log p(y | θ) − log Z_EP(θ) by an estimate, nan where there is none.
+    """
 
     theta: FloatArray
     log_evidence: float
     slope: FloatArray
     fit: Fit
     log_prior: float
+    error: float = math.nan
 
     def corrected(self, error: Emulator | None) -> float:
         """log Z_EP(θ) + e(θ)."""
