@@ -64,7 +64,7 @@ RELIABLE = ("converged", "fitted")
 CHAINS, WARMUP, DRAWS = 4, 200, (300, 400, 550, 750, 1000, 1350, 1800, 2400, 3200)
 #: The same where so many test rows never mix sooner, and on the ladder, whose draws are fewer and cost more.
 OTHER_LENGTHS = {
-    "usps_357": (30, (3200, 4000, 4800, 6400, 8000)),
+    "usps_357": (30, (2880, 3520, 4160, 5120, 6400, 8000)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
     "glass": (100, (1200, 1600, 2200, 3000, 4000, 5400, 7200)),

@@ -206,7 +206,10 @@ class Ladder:
         return below.points[known:]
 
     def _estimate(self, problem: Problem, state: BelowTop, step: StepSize, rng: np.random.Generator) -> None:
-        """What annealing says of EP's error where its rung is."""
+        """What annealing says of EP's error where its rung is, unless that is somewhere far down."""
+        assert state.survey is not None
+        if state.ep.log_evidence < state.survey.highest - matters(state.ep.theta.size):
+            return
         g = self._differences(problem, state.ep, state.whole)
         top = None if g is None else self._anneal(g, state.ep, step, rng, adapt=True)
         if top is not None:
