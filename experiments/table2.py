@@ -67,7 +67,7 @@ OTHER_LENGTHS = {
     "usps_357": (30, (2880, 3520, 4160, 5120, 6400, 8000)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
-    "glass": (100, (1200, 1600, 2200, 3000, 4000, 5400, 7200)),
+    "glass": (100, (1600, 2200, 2800, 3400, 4000, 4800, 5600, 7200)),
 }
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, Any]] = {
