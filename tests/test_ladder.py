@@ -19,7 +19,7 @@ from nestgp import kernels
 from nestgp.hyper import HalfStudentT
 from nestgp.inference import NestedEP
 from nestgp.predict import exact_log_probabilities
-from nestgp.sampling import Ladder, annealed, chain, ladder, rungs
+from nestgp.sampling import Ladder, annealed, below, chain, ladder, rungs
 from nestgp.sampling import differences as differences_module
 from nestgp.sampling import emulator as emulator_module
 from nestgp.sampling import landscape as landscape_module
@@ -661,21 +661,22 @@ def test_error_of_ep_is_known_before_chains_begin() -> None:
 def test_scouts_note_what_the_emulator_underrates_where_it_matters(depth: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With points enough, EP is run at θ of the second rung; the hill of short lengthscales is unknown to this emulator."""
     problem, sampler = noisy_steps(), Ladder(rungs=3)
-    monkeypatch.setattr(ladder, "_enough", lambda problem: 0)
+    monkeypatch.setattr(ladder, "enough", lambda problem: 0)
+    monkeypatch.setattr(below, "enough", lambda problem: 0)
     monkeypatch.setattr(emulator_module, "MATTERS", depth)
     monkeypatch.setattr(emulator_module, "MATTERS_EACH", 0.0)
     points = [sampler._point(problem, np.array([theta]), None) for theta in (0.2, 0.6, 1.0, 1.4)]
-    state = ladder.BelowTop(cast(Point, points[0]), cast(list[Point], list(points)))
-    sampler._found(problem, state, np.random.default_rng(0), bold=False)
+    state = below.BelowTop(cast(Point, points[0]), cast(list[Point], list(points)))
+    state.begin(problem, sampler._betas(), np.random.default_rng(0), bold=False)
     landscape = Landscape(problem, cast(Survey, state.survey))
     state.rungs[1].at = landscape.known(np.array([0.8]))
     sampler._scout(landscape, state)
     assert len(state.points) == 4  # known well enough
     state.rungs[1].at = landscape.known(np.array([-0.6]))
-    below = landscape.survey.highest - cast(Point, sampler._point(problem, np.array([-0.6]), None)).log_evidence
+    depth_there = landscape.survey.highest - cast(Point, sampler._point(problem, np.array([-0.6]), None)).log_evidence
     sampler._scout(landscape, state)
-    assert [point.theta[0] for point in state.points[4:]] == ([-0.6] if below < depth else [])
-    assert 0.0 < below < 10.0
+    assert [point.theta[0] for point in state.points[4:]] == ([-0.6] if depth_there < depth else [])
+    assert 0.0 < depth_there < 10.0
 
 
 def test_climbs_survive_where_ep_does_not_converge() -> None:

@@ -36,14 +36,14 @@ from nestgp.inference.result import Fit
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.likelihoods import probit_log_likelihood
 from nestgp.sampling.annealed import LONGEST_STEP, anneal
+from nestgp.sampling.below import FALSE_HILL, BelowTop, enough
 from nestgp.sampling.chain import Problem, Record
 from nestgp.sampling.conic import draw_auxiliary
 from nestgp.sampling.differences import Differences
 from nestgp.sampling.emulator import Emulator, matters
 from nestgp.sampling.factors import Factors
 from nestgp.sampling.hmc import StepSize
-from nestgp.sampling.landscape import FLATTER, Ground, Landscape, Place, Point, Survey, apart, climb, most_points, point_of
-from nestgp.sampling.moves import learnt_metric
+from nestgp.sampling.landscape import FLATTER, Ground, Landscape, Place, Point, apart, climb, point_of
 from nestgp.sampling.run import run
 from nestgp.sampling.rungs import ROUNDS, Rung, move, stir
 
@@ -58,15 +58,6 @@ LOOKING, EARLY = 0.5, 0.25
 ESTIMATE_EVERY = 2
 #: Sweeps at the end of warm-up that only tune steps, of which each has many trajectories.
 SETTLING = 10
-#: The emulator is made anew whenever there are so many times as many points, or so many, and such a share of them, that it was
-#: wrong at by that much.
-GROWTH, SURPRISES, SURPRISED, SURPRISE = 1.5, 3, 0.01, 2.0
-#: By how much it must have been too large on a lower rung for that to count.
-FALSE_HILL = 5.0
-#: An error of the emulator that is worth another point, however many there are.
-NEWS = 0.3
-#: At how many estimates of the error of EP's log evidence something is made of them, beside the end of warm-up.
-ERROR_UPDATES = (20,)
 #: Acceptance that the steps of HMC in annealing aim at.
 ANNEALING_ACCEPTANCE = 0.85
 
@@ -87,26 +78,6 @@ class Top:
     def one(self, rng: np.random.Generator) -> FloatArray:
         """g (D, 1) of one of them, by its share."""
         return self.g[:, [rng.choice(len(self.share), p=self.share)]]
-
-
-@dataclass
-class BelowTop:
-    """Where the rungs are that need no latents; ep : the highest of them; rungs : the others, none where θ is not sampled.
-
-    points : where EP has been run; survey : what was last made of the first ``surveyed``; surprises : later ones it was wrong at.
-    error : e; errors : θ and log p(y | θ) − log Z_EP(θ) of what was annealed before and in warm-up.
-    whole : the fit at the θ of EP's rung, its factors with it, while they are at hand.
-    """
-
-    ep: Point
-    points: list[Point]
-    rungs: list[Rung] = field(default_factory=list)
-    survey: Survey | None = None
-    surveyed: int = 0
-    surprises: int = 0
-    error: Emulator | None = None
-    errors: list[tuple[FloatArray, float]] = field(default_factory=list)
-    whole: tuple[Fit, Factors] | None = field(default=None, repr=False)
 
 
 @dataclass(kw_only=True)
@@ -196,14 +167,18 @@ class Ladder:
         points = apart(self._climbs(problem, rng) if first else problem.known)
         known = 0 if first else len(points)
         below = BelowTop(points[int(rng.integers(len(points)))], points)
-        self._found(problem, below, rng, bold=first)
+        below.begin(problem, self._betas(), rng, bold=first)
         step = StepSize(0.4, ANNEALING_ACCEPTANCE)
         for k in range(round(LOOKING * self.n_warmup)):
             self._look_around(problem, below, rng, True, True)
             if not first and k % ESTIMATE_EVERY == 0:
                 self._estimate(problem, below, step, rng)
-            _learn(problem, below, bold=first, last=False)
+            below.learn(problem, bold=first, last=False)
         return below.points[known:]
+
+    def _betas(self) -> FloatArray:
+        """Powers of the evidence on the emulated rungs."""
+        return np.geomspace(1.0, self.hottest, self.rungs)
 
     def _estimate(self, problem: Problem, state: BelowTop, step: StepSize, rng: np.random.Generator) -> None:
         """What annealing says of EP's error where its rung is, unless that is somewhere far down."""
@@ -238,18 +213,8 @@ class Ladder:
             raise NotPositiveDefiniteError("nested EP found no posterior at the first hyperparameters")
         state = LadderState(ep=top.at, points=points, top=top, annealing_step=step, differences=g)
         if problem.prior is not None:
-            self._found(problem, state, rng, bold=self.n_warmup > SETTLING)
+            state.begin(problem, self._betas(), rng, bold=self.n_warmup > SETTLING)
         return state
-
-    def _found(self, problem: Problem, state: BelowTop, rng: np.random.Generator, bold: bool) -> None:
-        """A first emulator, what is known of EP's error, and every rung at one of the points."""
-        state.survey, state.surveyed = Survey.of(state.points, bold=bold), len(state.points)
-        state.errors = [(point.theta, point.error) for point in problem.known if math.isfinite(point.error)]
-        state.error = _error(state)
-        landscape = Landscape(problem, state.survey, state.error)
-        for beta in np.geomspace(1.0, self.hottest, self.rungs):
-            place = landscape.known(state.points[int(rng.integers(len(state.points)))].theta)
-            state.rungs.append(Rung(float(beta), place, problem.first_metric / math.sqrt(beta)))
 
     def sweep(self, problem: Problem, state: LadderState, rng: np.random.Generator, warmup: bool) -> None:
         """A new θ for every rung that takes one, then one of the top's population by its share."""
@@ -271,7 +236,7 @@ class Ladder:
             self._climb(problem, state, rng, warmup)
             self._refresh(problem, state, rng)
         if learn:
-            _learn(problem, state, bold=early and state.warmup_left > SETTLING, last=state.warmup_left <= SETTLING)
+            state.learn(problem, bold=early and state.warmup_left > SETTLING, last=state.warmup_left <= SETTLING)
 
     def _look_around(self, problem: Problem, state: BelowTop, rng: np.random.Generator, warmup: bool, learn: bool) -> None:
         """New θ for the rungs below the top."""
@@ -299,7 +264,7 @@ class Ladder:
         move(ground, here, rng, adapt=False, most=LEAPFROG_NEAR)
         if learn:
             for point in ground.seen:
-                _note(landscape, state, point)
+                state.note(landscape, point)
         if here.at.theta is not state.ep.theta:
             state.ep, state.whole = ground.seen[-1], ground.last
 
@@ -310,7 +275,7 @@ class Ladder:
         if point is None:
             return False
         if learn:
-            _note(landscape, state, point)
+            state.note(landscape, point)
         gain = landscape.wrong_at(point) - landscape.wrong_at(state.ep)
         taken = math.log1p(-rng.random()) < FLATTER * gain
         if taken:
@@ -324,7 +289,7 @@ class Ladder:
         which also comes to hills that the emulator underrates.
         """
         problem, survey = landscape.problem, landscape.survey
-        few = len(state.points) < _enough(problem)
+        few = len(state.points) < enough(problem)
         theta = state.rungs[min(1, len(state.rungs) - 1)].at.theta
         if few:
             seen = [theta for rung in state.rungs for theta in rung.trace[-ROUNDS:]]
@@ -337,7 +302,7 @@ class Ladder:
             state.points.append(point)
             state.surprises += told - point.log_evidence > FALSE_HILL
         elif max(told, point.log_evidence) > survey.highest - matters(theta.size):
-            _note(landscape, state, point)
+            state.note(landscape, point)
 
     def _climb(self, problem: Problem, state: LadderState, rng: np.random.Generator, adapt: bool) -> None:
         """Offer the top what is annealed at the θ of EP's rung, which gets the top's in exchange."""
@@ -423,50 +388,3 @@ class Ladder:
         factors = self._gaussian(problem, state).factors
         b = factors.times(factors.noisy_inverse, state.v)
         return Record(state.top.at.theta.copy(), state.f.copy(), b, np.exp(probit_log_likelihood(state.f.T, problem.y)[0]))
-
-
-def _note(landscape: Landscape, state: BelowTop, point: Point) -> None:
-    """Keep a point for the next emulator if this one is wrong there, or points are few."""
-    wrong = abs(landscape.wrong_at(point))
-    if wrong > NEWS or len(state.points) < _enough(landscape.problem):
-        state.points.append(point)
-        state.surprises += wrong > SURPRISE
-
-
-def _error(state: BelowTop) -> Emulator | None:
-    """e as far as estimates tell."""
-    if state.survey is None or len(state.errors) < 2:
-        return None
-    theta, error = zip(*state.errors, strict=True)
-    return state.survey.emulator.smoother(np.array(theta), np.array(error))
-
-
-def _enough(problem: Problem) -> int:
-    """Points for an emulator of p hyperparameters beside those of climbs, if it can go through as many."""
-    p = problem.first_theta.size
-    return min(len(problem.known) + 12 + 6 * p * p, most_points(p))
-
-
-def _learn(problem: Problem, state: BelowTop, bold: bool, last: bool) -> None:
-    """When there is news, and at the last before the steps settle: a new emulator, error and metrics; all rungs look again.
-
-    A bold emulator leads to hills that nobody has seen, true and false ones; one with limits comes after it.
-    """
-    if state.survey is None:
-        return
-    surprised = state.surprises >= max(SURPRISES, SURPRISED * state.surveyed)
-    news = len(state.points) > GROWTH * state.surveyed or surprised or len(state.errors) in ERROR_UPDATES
-    if not (news or last) and state.survey.bold == bold:
-        return
-    try:
-        state.survey = Survey.of(state.points, state.survey, bold)
-    except NotPositiveDefiniteError:
-        return  # what there is must do
-    state.surveyed, state.surprises = len(state.points), 0
-    state.error = _error(state)
-    landscape = Landscape(problem, state.survey, state.error)
-    for rung in state.rungs:
-        if len(rung.trace) > 2 * rung.at.theta.size:
-            rung.metric = learnt_metric(np.array(rung.trace[len(rung.trace) // 2 :]))
-            rung.step.restart(0.4)
-        rung.at = landscape.known(rung.at.theta)
