@@ -688,7 +688,7 @@ def test_a_ladder_crosses_between_hills_of_the_evidence() -> None:
     problem = noisy_steps()
     kernel, X, y = problem.kernel, problem.X, problem.y
     rng = np.random.default_rng(3)
-    fit: Any = Ladder(150, 60, 2, particles=8, stages=8).sample(kernel, X, y, 2, rng, prior=HalfStudentT())
+    fit: Any = Ladder(150, 60, 2, particles=8, stages=8, looks=2).sample(kernel, X, y, 2, rng, prior=HalfStudentT())
     log_scale = fit.posterior.draws.theta[:, :, 0]
     grid = np.linspace(*np.log([0.02, 20.0]), 80)[1:-1]
     ep = [NestedEP().infer(kernels.gram(kernels.with_theta(kernel, np.array([t])), X), y, 2).log_evidence for t in grid]
