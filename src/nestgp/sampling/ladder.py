@@ -11,8 +11,8 @@ first by the same rule, at the cost of a run of EP, and moves by itself too, bec
 exchange takes a θ away. On top stands the posterior of θ and the latents itself. It takes over the θ of EP's rung, with
 latents annealed from EP's posterior there (:mod:`nestgp.sampling.annealed`); the joint density of both rungs then changes by
 w(θ₁)/w(θ₀), where w is p(θ) times the unbiased estimate of p(y | θ) that annealing gives, over the density of EP's rung, (p(θ)
-Z_EP(θ) exp(e(θ)))^τ. So errors of the emulator and of EP cost acceptance only, and e, learnt beforehand, is what can be told
-of EP's beforehand. Then the top draws its population anew around one of its own (conditional SMC), so that no estimate that
+Z_EP(θ) exp(e(θ)))^τ. So errors of the emulator and of EP cost acceptance only, and e, learnt before the draws, is what can
+be told of EP's. Then the top draws its population anew around one of its own (conditional SMC), so that no estimate that
 was high by luck stays.
 
 The top is exact but for a θ at which EP does not converge, which is never visited.
