@@ -67,7 +67,7 @@ OTHER_LENGTHS = {
     "usps_357": (30, (2880, 3520, 4160, 5120, 6400, 8000)),
     "image_segmentation": (200, (2400, 3200, 4300, 6500)),
     "teaching": (240, (400, 550, 750, 1000, 1350, 1800, 2400)),
-    "glass": (100, (1600, 2200, 2800, 3400, 4000, 4800, 5600, 7200)),
+    "glass": (100, (1600, 2200, 2800, 3400, 4000, 4800, 5600, 7200, 9600)),
 }
 #: Where hyperparameters have several hills, between which Gibbs sampling seldom crosses, or its sweeps take seconds.
 LADDERS: dict[str, dict[str, Any]] = {
@@ -170,7 +170,8 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
         thin = max(1, sampler.n_chains * draws * len(split.X_test) // MOST_PREDICTIONS)
         clf.posterior_ = replace(clf.posterior_, draws=every(thin, clf.posterior_.draws))
         some = split.X_test[:: max(1, len(split.X_test) // ROWS_OF_A_GLANCE)]
-        if draws < lengths[-1] and not mixed(mixture_predictions(clf, some, sampler.n_chains)[1]):
+        glance = draws < lengths[-1] and len(some) < len(split.X_test)
+        if glance and not mixed(mixture_predictions(clf, some, sampler.n_chains)[1]):
             continue  # some have not, so all have not
         log_p, mixing = mixture_predictions(clf, split.X_test, sampler.n_chains)
         if mixed(mixing):
@@ -180,7 +181,7 @@ def run_mcmc(split: Split, dataset: Dataset, experiment: Experiment, key: str) -
     about |= {"training": worst(clf.posterior_.summary), "chains": sampler.n_chains, "warmup": warmup}
     about |= {"sampler": type(sampler).__name__, "settings": LADDERS.get(dataset.name, {}), "draws": draws}
     about |= {"every_draw_that_predicts": thin}
-    for chain in folder.glob(f"{stem}.chain*.pkl"):
+    for chain in folder.glob(f"{stem}.chain*.pkl") if mixed(mixing) else ():  # else longer ones can go on from them
         chain.unlink()
     return log_p, about
 
