@@ -6,8 +6,10 @@ the method recomputes at x, never of a small step: a damped step can be small fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,12 +23,16 @@ from nestgp.threads import single_threaded_if_small
 _SMALLEST_DAMPING = 1e-3
 #: Weighted rms of F(x) − x below which steps are extrapolated, unless a method says otherwise.
 NEAR = 0.05
-#: In single precision the iteration goes on down to this residual, and not below what rounding leaves of it.
-ROUGH_TOL = 1e-6
-#: Where rounding leaves more than this, single precision would only lead astray.
+#: Rounding in single precision leaves a residual of so many ε |K| (|K|: largest row sum of K), as a rule and at most (measured),
+ROUNDING = (0.0008, 0.02)
+#: but not less than this, however small K is.
+LEAST_ROUNDING = (3e-7, 1e-6)
+#: Where rounding may leave more than this, single precision would only lead astray.
 ROUGH_LIMIT = 0.01
-#: It also ends at this many times the tolerance, but not above the second number: the step from there brings about that much.
-HANDOVER, HANDOVER_FROM = 50.0, 0.05
+#: What one iteration leaves of a residual is foreseen to be what the last one left, within these limits; of the first this.
+RATES, FIRST_RATE = (0.02, 0.9), 0.1
+#: Stands for a tolerance of zero.
+TINY = 1e-12
 
 
 class InvalidStateError(ArithmeticError):
@@ -175,11 +181,18 @@ class Outcome:
 
 
 def find_fixed_point(
-    problem: FixedPointProblem, x: FloatArray, mixer: Mixer, max_iter: int, tol: float, patience: int | None = None
+    problem: FixedPointProblem,
+    x: FloatArray,
+    mixer: Mixer,
+    max_iter: int,
+    tol: float,
+    patience: int | None = None,
+    enough: Callable[[list[Iteration]], bool] | None = None,
 ) -> Outcome | None:
     """Iterate until the undamped residual is at most ``tol``, ``max_iter`` evaluations are used, or no step is valid.
 
     ``patience`` : give up, as after ``max_iter``, when that many evaluations in a row have not lowered the residual.
+    ``enough`` : decides in place of ``tol`` from the way so far; what the problem holds on return is then left open.
     On return the problem holds the state of the x returned: the one of smallest residual. None: not even ``x`` was valid.
     """
     history: list[Iteration] = []
@@ -206,7 +219,7 @@ def find_fixed_point(
             best = (x, evaluation)
             since_best = 0
         since_best += 1
-        if evaluation.residual <= tol and tol > 0:
+        if enough(history) if enough is not None else evaluation.residual <= tol and tol > 0:
             status = Status.CONVERGED
             break
         if patience is not None and since_best > patience:
@@ -214,7 +227,7 @@ def find_fixed_point(
         current = problem.project(mixer.propose(x, evaluation))
     if best is None:
         return None
-    if not (history[-1].residual == best[1].residual and x is best[0]):
+    if enough is None and not (history[-1].residual == best[1].residual and x is best[0]):
         problem.evaluate(best[0])
     return Outcome(best[0], best[1], status, tuple(history))
 
@@ -311,20 +324,35 @@ def _go_ahead(
 
     Nothing of the lower precision is left in memory afterwards.
     """
-    rough_tol = _rough_tol(method.blocks.K)
-    if rough_tol >= ROUGH_LIMIT:
+    usual, most = np.maximum(LEAST_ROUNDING, np.multiply(ROUNDING, np.finfo(np.float32).eps * _norm(method.blocks.K)))
+    if most >= ROUGH_LIMIT:
         return (), []
-    enough = max(rough_tol, tol, min(HANDOVER * tol, HANDOVER_FROM))
-    found = find_fixed_point(make_rough(), x, mixer, max_iter, enough, patience=3)
+    enough = partial(_is_handed_over, tol=max(tol, TINY), usual=usual, most=most)
+    found = find_fixed_point(make_rough(), x, mixer, max_iter, tol, patience=3, enough=enough)
     if found is None:
         return (), []
-    moved = len(found.history) > 1 or found.evaluation.residual > max(rough_tol, tol)
+    moved = len(found.history) > 1 or found.evaluation.residual > max(most, tol)
     if found.status is not Status.CONVERGED or not moved:
         return found.history, [found.x]
     # on from the next x, unless the start was good enough
     return found.history, [method.project(mixer.propose(found.x, found.evaluation)), found.x]
 
 
-def _rough_tol(K: FloatArray) -> float:
-    """Rounding in single precision leaves a residual of 0.001 to 0.02 ε |K| (measured), |K| bounded by the row sums of K."""
-    return max(ROUGH_TOL, 0.02 * float(np.finfo(np.float32).eps) * float(np.abs(K).sum(axis=-1).max()))
+def _is_handed_over(history: list[Iteration], tol: float, usual: float, most: float) -> bool:
+    """Whether one more iteration in lower precision would save none in the higher: the residual falls on as it last did, down to
+    what rounding leaves (``usual``, at ``most``), from which the higher precision takes over."""
+    residual = history[-1].residual
+    rate = residual / history[-2].residual if len(history) > 1 else FIRST_RATE
+    if residual <= most and (rate > 0.5 or len(history) == 1):
+        return True  # this may be what rounding leaves
+    rate = min(max(rate, RATES[0]), RATES[1])
+
+    def left(start: float) -> int:
+        return max(0, math.ceil(math.log(max(start, usual) / tol) / -math.log(rate)))
+
+    return left(residual * rate) <= left(residual * rate * rate)
+
+
+def _norm(K: FloatArray) -> float:
+    """A bound of |K|, shared or of any class."""
+    return float(np.abs(K).sum(axis=-1).max())
