@@ -11,12 +11,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from nestgp import kernels, predict
-from nestgp.inference import Fit, Inference, NestedEP, Status, nested_ep
+from nestgp.inference import Fit, Inference, Iteration, NestedEP, Status, nested_ep
 from nestgp.inference.loop import (
     AdaptiveMixing,
     Evaluation,
     FixedDamping,
     InvalidStateError,
+    _is_handed_over,
     find_fixed_point,
     find_from,
     make_mixer,
@@ -288,6 +289,28 @@ def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: floa
     assert fit.residual <= tol
     assert fit.n_iter == len(sizes)
     assert fit.log_evidence == pytest.approx(alone.log_evidence, abs=1e-7 + len(y) * tol**2)
+
+
+@pytest.mark.parametrize(
+    ("residuals", "tol", "handed_over"),
+    [
+        ((2.0, 2e-1, 2e-2), 1e-6, False),  # 2e-3 next; from 2e-4, one iteration in double less is left
+        ((1.0, 1e-1, 1e-2, 1e-3, 1e-4), 1e-6, True),  # 1e-5 next, which is what rounding leaves anyway
+        ((1e-2, 1e-4, 1e-6), 1e-6, True),  # there
+        ((1.0, 1e-1, 1e-2), 1e-2, True),  # 1e-3 next, less than asked for
+        ((1.0, 0.12), 1e-3, False),  # the same with a loose tolerance
+        ((5e-5,), 1e-6, True),  # a warm start that may be as good as single precision can tell
+        ((5e-3,), 1e-6, False),
+        ((1e-3, 6e-5, 4e-5), 1e-6, True),  # no progress where rounding may be the reason
+        ((1e-1, 6e-2, 4e-2), 1e-6, False),  # or slow, far above it
+        ((np.inf, 1e-1), 1e-6, False),  # after a state that was not valid
+    ],
+)
+def test_single_precision_goes_on_while_that_saves_iterations_in_double(
+    residuals: tuple[float, ...], tol: float, handed_over: bool
+) -> None:
+    history = [Iteration(i, 0.0, residual, 1.0) for i, residual in enumerate(residuals, 1)]
+    assert _is_handed_over(history, tol, usual=1e-5, most=1e-4) is handed_over
 
 
 @METHODS_BY_NAME

@@ -29,7 +29,7 @@ ROUNDING = (0.0008, 0.02)
 LEAST_ROUNDING = (3e-7, 1e-6)
 #: Where rounding may leave more than this, single precision would only lead astray.
 ROUGH_LIMIT = 0.01
-#: What one iteration leaves of a residual is foreseen to be what the last one left, within these limits; of the first this.
+#: What one iteration leaves of a residual is foreseen to be what the last two left, within these limits; of the first this.
 RATES, FIRST_RATE = (0.02, 0.9), 0.1
 #: Stands for a tolerance of zero.
 TINY = 1e-12
@@ -340,11 +340,12 @@ def _go_ahead(
 
 def _is_handed_over(history: list[Iteration], tol: float, usual: float, most: float) -> bool:
     """Whether one more iteration in lower precision would save none in the higher: the residual falls on as it last did, down to
-    what rounding leaves (``usual``, at ``most``), from which the higher precision takes over."""
-    residual = history[-1].residual
-    rate = residual / history[-2].residual if len(history) > 1 else FIRST_RATE
-    if residual <= most and (rate > 0.5 or len(history) == 1):
+    what rounding leaves (``usual``, at ``most``), and from there in the higher precision."""
+    residuals = [row.residual for row in history[-3:]]
+    residual = residuals[-1]
+    if residual <= most and (len(residuals) == 1 or residual > 0.5 * residuals[-2]):
         return True  # this may be what rounding leaves
+    rate = (residual / residuals[0]) ** (1 / (len(residuals) - 1)) if len(residuals) > 1 else FIRST_RATE
     rate = min(max(rate, RATES[0]), RATES[1])
 
     def left(start: float) -> int:
