@@ -764,6 +764,21 @@ def test_emulator_learns_where_the_evidence_levels_off() -> None:
     assert np.median(np.abs(wrong[0])) < 0.5 * np.median(np.abs(wrong[1]))
 
 
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_slope_of_the_emulators_likelihood(p: int) -> None:
+    """By log ℓ, c and log σ, against central differences; one coordinate has levelled off at some points."""
+    rng = np.random.default_rng(p)
+    theta, slope = rng.normal(size=(2, 9, p))
+    theta[:3, 0] += 30.0
+    value, x, h = rng.normal(size=9), rng.normal(size=2 * p + 1), 1e-5
+    found = emulator_module._minus_log_likelihood(x, theta, value, slope)[1]
+    ends = [
+        [emulator_module._minus_log_likelihood(x + s, theta, value, slope)[0] for s in (-step, step)]
+        for step in h * np.eye(x.size)
+    ]
+    np.testing.assert_allclose(found, np.diff(ends)[:, 0] / (2 * h), rtol=1e-6, atol=1e-5)
+
+
 def test_slope_of_the_emulator() -> None:
     emulator, _ = emulated(20)
     theta, h = np.array([0.3, -0.8, 1.1]), 1e-5

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_solve
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from scipy.special import expit
 
 from nestgp.arrays import FloatArray
-from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place
+from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place, inverse_from_cholesky_in_place
+from nestgp.linalg import mirror
 
 #: Standard deviation of what EP at its tolerance leaves uncertain of a value and of a slope.
 NOISE = 0.05
@@ -33,7 +34,7 @@ DEPTH, DEPTH_EACH = 40.0, 2.0
 #: How far below it a value may be for errors there to matter, likewise.
 MATTERS, MATTERS_EACH = 10.0, 1.0
 #: Points that ℓ and σ are fitted to, and most iterations of that, at first and when they were fitted before.
-FITTED_POINTS, FIT_ITERATIONS, MORE_ITERATIONS = 40, 20, 4
+FITTED_POINTS, FIT_ITERATIONS, MORE_ITERATIONS = 40, 100, 10
 #: Nearest neighbours of so many of the points are within the distance that is trusted; beyond it s falls by FALL σ r².
 TRUSTED, FALL = 0.9, 1.0
 #: How much larger than all that was seen it may be anywhere.
@@ -98,7 +99,7 @@ class Emulator:
         some = np.unique(np.linspace(0, len(theta) - 1, FITTED_POINTS).round().astype(int))
         observed = theta[some], value[some] - level, slope[some]
         most = FIT_ITERATIONS if before is None else MORE_ITERATIONS
-        how: Any = {"method": "L-BFGS-B", "bounds": np.transpose(limits), "options": {"maxiter": most}}
+        how: Any = {"jac": True, "method": "L-BFGS-B", "bounds": np.transpose(limits), "options": {"maxiter": most}}
         found = minimize(_minus_log_likelihood, np.clip(start.vector(), *limits), observed, **how)
         return cls.given(theta, value, slope, Shape.from_vector(found.x))
 
@@ -107,8 +108,7 @@ class Emulator:
         """The same with a known shape."""
         value, slope = _not_too_low(value, slope)
         level = float(value.mean())
-        root, y = _whitened(shape, theta, value - level, slope)
-        weights = solve_triangular(root, y, lower=True, trans=1, check_finite=False).reshape(len(theta), -1)
+        weights = _Observed.of(shape, theta, value - level, slope).solved().reshape(len(theta), -1)
         points = shape.coordinates(theta)
         away = cdist(points, points) + np.diag(np.full(len(points), np.inf))
         trusted = float(np.quantile(away.min(axis=1), TRUSTED, method="lower"))
@@ -160,25 +160,54 @@ def _not_too_low(value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Floa
     return np.maximum(value, floor), np.where((value < floor)[:, None], 0.0, slope)
 
 
-def _whitened(shape: Shape, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[FloatArray, Any]:
-    """L with L Lᵀ the covariance of all that was observed, slopes by u, and L⁻¹ of the observations (m (1 + p),)."""
-    A = _covariance(shape.coordinates(theta))
-    A *= shape.size**2
-    by_u = np.column_stack([np.ones(len(theta)), 1.0 / np.maximum(shape.stretch(theta), LEVEL)])
-    A[np.diag_indices(len(A))] += (NOISE * by_u.ravel()) ** 2
-    cholesky_in_place(A)
-    y = (np.column_stack([value, slope]) * by_u).ravel()
-    return A, solve_triangular(A, y, lower=True, check_finite=False)
+class _Observed(NamedTuple):
+    """Values and slopes by u under a shape: L, L Lᵀ their covariance; themselves and their noise, both (m, 1 + p)."""
+
+    root: FloatArray
+    seen: FloatArray
+    noise: FloatArray
+
+    @classmethod
+    def of(cls, shape: Shape, theta: FloatArray, value: FloatArray, slope: FloatArray) -> _Observed:
+        A = _covariance(shape.coordinates(theta))
+        A *= shape.size**2
+        by_u = np.column_stack([np.ones(len(theta)), 1.0 / np.maximum(shape.stretch(theta), LEVEL)])
+        noise = NOISE * by_u
+        A[np.diag_indices(len(A))] += noise.ravel() ** 2
+        cholesky_in_place(A)
+        return cls(A, np.column_stack([value, slope]) * by_u, noise)
+
+    def solved(self) -> FloatArray:
+        """Their covariance's inverse times the observations, (m (1 + p),)."""
+        return np.asarray(cho_solve((self.root, True), self.seen.ravel(), check_finite=False))
 
 
-def _minus_log_likelihood(x: FloatArray, theta: FloatArray, value: FloatArray, slope: FloatArray) -> float:
-    """−log p(values, slopes | shape), up to a constant: slopes are by θ, whose density has a factor 1/u′ for each."""
+def _minus_log_likelihood(x: FloatArray, theta: FloatArray, value: FloatArray, slope: FloatArray) -> tuple[float, FloatArray]:
+    """−log p(values, slopes | shape), up to a constant, and its gradient by x: slopes are by θ, whose density has a factor 1/u′
+    for each. With A the covariance of the observations z by u, and α = A⁻¹ z, it changes by ½ (A⁻¹ − α αᵀ) with A, by α with z.
+    """
     shape = Shape.from_vector(x)
+    m, p = theta.shape
     try:
-        root, y = _whitened(shape, theta, value, slope)
+        observed = _Observed.of(shape, theta, value, slope)
     except NotPositiveDefiniteError:
-        return 1e12
-    return float(0.5 * y @ y + np.log(np.diagonal(root)).sum() + np.log(np.maximum(shape.stretch(theta), LEVEL)).sum())
+        return 1e12, np.zeros_like(x)
+    root, (seen, noise) = observed.root, observed[1:]
+    alpha = observed.solved()
+    u, stretch = shape.coordinates(theta), shape.stretch(theta)
+    minus_log_p = 0.5 * float(seen.ravel() @ alpha) + float(np.log(np.diagonal(root)).sum())
+    minus_log_p += float(np.log(np.maximum(stretch, LEVEL)).sum())
+    inverse_from_cholesky_in_place(root)
+    mirror(root)
+    by_A = 0.5 * (root - np.outer(alpha, alpha))
+    by_noise = 2.0 * np.diagonal(by_A).reshape(m, 1 + p) * noise**2  # by its logarithm
+    by_z = alpha.reshape(m, 1 + p) * seen  # by that of z
+    by_u, by_k = _covariance_slopes(u, by_A)
+    by_log_stretch = np.where(stretch > LEVEL, 1.0 - by_z[:, 1:] - by_noise[:, 1:], 0.0)
+    by_u *= shape.size**2
+    by_scale = -(by_u * u).sum(axis=0) - by_log_stretch.sum(axis=0)
+    by_bend = (by_log_stretch * (1.0 - stretch * shape.scale) - by_u * stretch).sum(axis=0)
+    return minus_log_p, np.concatenate([by_scale, by_bend, [2.0 * shape.size**2 * by_k]])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -206,6 +235,37 @@ def _covariance(u):  # type: ignore[no-untyped-def]
                 for e in range(p + 1):
                     A[column + e, row + d] = A[row + d, column + e]
     return A
+
+
+@numba.njit(cache=True, nogil=True)
+def _covariance_slopes(u, weights):  # type: ignore[no-untyped-def]
+    """Gradient by u (m, p) of Σ weights ∘ covariance, for symmetric weights, and that sum."""
+    m, p = u.shape
+    slopes, total = np.zeros((m, p)), 0.0
+    away, turned = np.empty(p), np.empty(p)
+    for i in range(m):
+        for j in range(m):
+            q, along, trace, across = 0.0, 0.0, 0.0, 0.0
+            row, column = i * (p + 1), j * (p + 1)
+            for d in range(p):
+                away[d] = u[i, d] - u[j, d]
+                q += 0.5 * away[d] ** 2
+                along += (weights[row, column + 1 + d] - weights[row + 1 + d, column]) * away[d]
+                trace += weights[row + 1 + d, column + 1 + d]
+            for d in range(p):
+                turned[d] = 0.0
+                for e in range(p):
+                    turned[d] += (weights[row + 1 + d, column + 1 + e] + weights[row + 1 + e, column + 1 + d]) * away[e]
+                across += 0.5 * turned[d] * away[d]
+            k = 1.0 / (1.0 + q)
+            k1, k2, k3 = k * k, 2.0 * k * k * k, 6.0 * k * k * k * k
+            total += weights[row, column] * k + (along + trace) * k1 - across * k2
+            outward = across * k3 - (along + trace) * k2 - weights[row, column] * k1
+            for d in range(p):
+                slope = (weights[row, column + 1 + d] - weights[row + 1 + d, column]) * k1 - turned[d] * k2 + outward * away[d]
+                slopes[i, d] += slope
+                slopes[j, d] -= slope
+    return slopes, total
 
 
 @numba.njit(cache=True, nogil=True)
