@@ -309,7 +309,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y holds one class only, {self.classes_[0]!r}: a classifier needs rows of at least two classes"
+                f"y holds one class only, {self.classes_.tolist()[0]!r}: a classifier needs rows of at least two classes"
             )
         self.X_train_ = X
         return codes.astype(np.int64)
