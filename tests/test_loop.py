@@ -295,7 +295,8 @@ def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: floa
     ("residuals", "tol", "handed_over"),
     [
         ((2.0, 2e-1, 2e-2), 1e-6, False),  # 2e-3 next; from 2e-4, one iteration in double less is left
-        ((1.0, 1e-1, 1e-2, 1e-3, 1e-4), 1e-6, True),  # 1e-5 next, which is what rounding leaves anyway
+        ((1.0, 1e-1, 1e-2, 1e-3, 0.9e-4), 1e-6, True),  # 9e-6 next, what rounding leaves anyway
+        ((1.2e-1, 6e-3, 3e-4), 1e-6, True),  # 1.5e-5 next, from which one iteration is left as from what rounding leaves
         ((1e-2, 1e-4, 1e-6), 1e-6, True),  # there
         ((1.0, 1e-1, 1e-2), 1e-2, True),  # 1e-3 next, less than asked for
         ((1.0, 0.12), 1e-3, False),  # the same with a loose tolerance
@@ -304,6 +305,9 @@ def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: floa
         ((1e-3, 6e-5, 4e-5), 1e-6, True),  # no progress where rounding may be the reason
         ((1e-1, 6e-2, 4e-2), 1e-6, False),  # or slow, far above it
         ((np.inf, 1e-1), 1e-6, False),  # after a state that was not valid
+        ((np.inf, 1.0), 3e-2, False),  # which says nothing of the rate
+        ((np.inf,), 1e-6, False),
+        ((1.0,), np.inf, True),
     ],
 )
 def test_single_precision_goes_on_while_that_saves_iterations_in_double(

@@ -192,8 +192,9 @@ def find_fixed_point(
     """Iterate until the undamped residual is at most ``tol``, ``max_iter`` evaluations are used, or no step is valid.
 
     ``patience`` : give up, as after ``max_iter``, when that many evaluations in a row have not lowered the residual.
-    ``enough`` : decides in place of ``tol`` from the way so far; what the problem holds on return is then left open.
-    On return the problem holds the state of the x returned: the one of smallest residual. None: not even ``x`` was valid.
+    ``enough`` : decides in place of ``tol`` from the way so far. The x returned is then the last, and what the problem holds is
+    left open. Without it, on return the problem holds the state of the x returned: the one of smallest residual.
+    None: not even ``x`` was valid.
     """
     history: list[Iteration] = []
     best: tuple[FloatArray, Evaluation] | None = None
@@ -220,6 +221,7 @@ def find_fixed_point(
             since_best = 0
         since_best += 1
         if enough(history) if enough is not None else evaluation.residual <= tol and tol > 0:
+            best = (x, evaluation)
             status = Status.CONVERGED
             break
         if patience is not None and since_best > patience:
@@ -341,8 +343,10 @@ def _go_ahead(
 def _is_handed_over(history: list[Iteration], tol: float, usual: float, most: float) -> bool:
     """Whether one more iteration in lower precision would save none in the higher: the residual falls on as it last did, down to
     what rounding leaves (``usual``, at ``most``), and from there in the higher precision."""
-    residuals = [row.residual for row in history[-3:]]
-    residual = residuals[-1]
+    residual = history[-1].residual
+    if not tol < residual < math.inf:
+        return residual <= tol
+    residuals = [row.residual for row in history[-3:] if math.isfinite(row.residual)]
     if residual <= most and (len(residuals) == 1 or residual > 0.5 * residuals[-2]):
         return True  # this may be what rounding leaves
     rate = (residual / residuals[0]) ** (1 / (len(residuals) - 1)) if len(residuals) > 1 else FIRST_RATE

@@ -46,8 +46,7 @@ class NestedEP:
         "converge" its standard one. The fixed point is the same.
     inner_updates : "sequential" rank-1 updates inside a sweep, or "parallel" ones after it (appendix A).
     updates : "parallel" outer updates, or "sequential" rank-c ones, which cost (cn)² memory and are for small n.
-    precision : "double", or "mixed": single precision while the residual is above what its rounding leaves, then double. The
-        fixed point is the same.
+    precision : "double", or "mixed": single precision while that saves iterations in double. The fixed point is the same.
     max_iter : most outer iterations.
     tol : largest undamped mismatch of tilted and marginal moments, in marginal standard deviations (means) and relative
         (variances), that counts as converged. 0 runs to ``max_iter``.

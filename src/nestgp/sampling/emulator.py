@@ -192,7 +192,7 @@ def _minus_log_likelihood(x: FloatArray, theta: FloatArray, value: FloatArray, s
         observed = _Observed.of(shape, theta, value, slope)
     except NotPositiveDefiniteError:
         return 1e12, np.zeros_like(x)
-    root, (seen, noise) = observed.root, observed[1:]
+    root, seen, noise = observed
     alpha = observed.solved()
     u, stretch = shape.coordinates(theta), shape.stretch(theta)
     minus_log_p = 0.5 * float(seen.ravel() @ alpha) + float(np.log(np.diagonal(root)).sum())
@@ -239,7 +239,7 @@ def _covariance(u):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _covariance_slopes(u, weights):  # type: ignore[no-untyped-def]
-    """Gradient by u (m, p) of Σ weights ∘ covariance, for symmetric weights, and that sum."""
+    """Gradient by u (m, p) of Σ weights ∘ covariance, and that sum."""
     m, p = u.shape
     slopes, total = np.zeros((m, p)), 0.0
     away, turned = np.empty(p), np.empty(p)
