@@ -11,14 +11,31 @@ from nestgp.lapack import NotPositiveDefiniteError
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("n", "m"), [(30, 1), (300, 1), (300, 4)])
-def test_symmetric_times(n: int, m: int, dtype: type) -> None:
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize(("n", "m"), [(30, 1), (300, 1), (300, 4), (30, 0)])
+def test_symmetric_times(n: int, m: int, lower: bool, dtype: type) -> None:
     rng = np.random.default_rng(n)
     A, X = rng.standard_normal((2, n, n)), rng.standard_normal((n, m + 1)).astype(dtype)[:, :m]
     A = (A + A.transpose(0, 2, 1)).astype(dtype)
-    found = lapack.symmetric_times(A[1], X)
-    assert found.dtype == dtype
-    assert_allclose(found, A[1] @ X, rtol=0, atol=n * 10 * np.finfo(dtype).eps)
+    full = A[1].copy()
+    A[1][np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan  # the other triangle is not looked at
+    atol = n * 10 * np.finfo(dtype).eps
+    for found, expected in [
+        (lapack.symmetric_times(A[1], X, lower=lower), full @ X),
+        (lapack.symmetric_times(A[1], X.T, side="R", lower=lower), X.T @ full),
+        (lapack.symmetric_times(A[1], X, lower=lower, out=np.full((n, m + 2), np.nan, dtype)[:, :m]), full @ X),
+    ]:
+        assert found.dtype == dtype
+        assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("n", [30, 300])
+def test_multiply_by_a_transpose(n: int) -> None:
+    A, B = np.random.default_rng(n).standard_normal((2, n, n))
+    out = np.full((n, n), np.nan)
+    lapack.multiply(A[:, :20], B[:25, :20], out[:, :25], transposed=True)
+    assert_allclose(out[:, :25], A[:, :20] @ B[:25, :20].T, rtol=0, atol=1e-12)
+    assert np.isnan(out[:, 25:]).all()
 
 
 def test_another_layout_or_precision_is_refused() -> None:

@@ -167,6 +167,16 @@ def test_single_precision_is_that_of_its_numbers() -> None:
     assert_allclose(single.solve(w), double.solve(w), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("c", [2, 3, 8])
+def test_the_class_that_follows_from_the_others_is_as_good_as_any(c: int) -> None:
+    K, alpha, _, y = make(40, c, False, s2=linalg.LARGE_VARIANCE)
+    blocks = refreshed(K, alpha, y)
+    k_star, prior = K[:, :7], np.diagonal(K)[:7]
+    each = blocks.predict(k_star, np.tile(prior, (c, 1)))  # priors of their own: no class follows
+    assert_allclose(blocks.predict(k_star, prior), each, rtol=0, atol=1e-9)
+    assert_allclose(each.sum(axis=2), np.tile(prior[:, None], c), rtol=1e-11)
+
+
 def test_no_new_input_is_no_error() -> None:
     K, alpha, _, y = make(6, 3, False)
     assert refreshed(K, alpha, y).predict(np.empty((6, 0)), np.empty(0)).shape == (0, 3, 3)

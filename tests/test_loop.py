@@ -260,7 +260,8 @@ def test_a_warm_start_ends_where_the_cold_one_does_and_sooner(method: Inference,
     assert_allclose(warm.posterior.mean, cold.posterior.mean, rtol=0, atol=1e-7 * scale)
     if cold.converged and warm.converged:
         looks_twice = getattr(method, "precision", "double") == "mixed"  # in single precision, then in double
-        may_save_nothing = looks_twice or cold.n_iter < 8  # down to its rounding, single precision goes either way
+        by_rounding = np.finfo(float).eps * np.abs(K).sum(axis=-1).max() > method.tol  # type: ignore[attr-defined]
+        may_save_nothing = looks_twice or cold.n_iter < 8 or by_rounding  # down to rounding, either may be the sooner
         assert warm.n_iter <= cold.n_iter - (not may_save_nothing)
         assert again.n_iter == 1 + looks_twice
 
@@ -274,7 +275,7 @@ def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: floa
     evaluate = nested_ep._State.evaluate
 
     def counted(state: nested_ep._State, x: Array) -> Evaluation:
-        sizes.append(state.blocks.B.itemsize)
+        sizes.append(state.blocks.B.dtype.itemsize)
         return evaluate(state, x)
 
     monkeypatch.setattr(nested_ep._State, "evaluate", counted)

@@ -15,7 +15,7 @@ from scipy.linalg import cython_blas, cython_lapack
 from nestgp.arrays import FloatArray
 
 #: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
-SMALL_PRODUCT = 50_000
+SMALL_PRODUCT = 200_000
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -35,7 +35,7 @@ def _lapack(name: str, *pointers: type) -> Callable[..., None]:
 
 
 def _call(name: str, a: FloatArray, *, flags: tuple[bytes, ...] = (b"U",)) -> int:
-    """Run a LAPACK routine of signature (flags…, n, a, lda, info) in place on the lower triangle of ``a``.
+    """Run a LAPACK routine of signature (flags…, n, a, lda, info) in place on the triangle of ``a`` that the first flag names.
 
     ``name`` is without its first letter, which follows from the precision of ``a``.
     """
@@ -47,8 +47,17 @@ def _call(name: str, a: FloatArray, *, flags: tuple[bytes, ...] = (b"U",)) -> in
     return int(info.value)
 
 
+def _uplo(lower: bool) -> bytes:
+    return b"U" if lower else b"L"
+
+
 def _letter(a: FloatArray) -> str:
     return "s" if a.dtype == np.float32 else "d"
+
+
+def _scalars(a: FloatArray) -> tuple[ctypes.c_float, ctypes.c_float] | tuple[ctypes.c_double, ctypes.c_double]:
+    """One and zero in the precision of ``a``."""
+    return (ctypes.c_float(1.0), ctypes.c_float(0.0)) if a.dtype == np.float32 else (ctypes.c_double(1.0), ctypes.c_double(0.0))
 
 
 def _row_lengths(*arrays: FloatArray) -> list[ctypes.c_int]:
@@ -59,16 +68,16 @@ def _row_lengths(*arrays: FloatArray) -> list[ctypes.c_int]:
     return [ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in arrays]
 
 
-def cholesky_in_place(a: FloatArray) -> float:
-    """Overwrite the lower triangle of ``a`` with its Cholesky factor and return log|a|."""
-    if _call("potrf", a) != 0:
+def cholesky_in_place(a: FloatArray, lower: bool = True) -> float:
+    """Overwrite the lower triangle of ``a`` with its Cholesky factor L, or the upper one with Lᵀ, and return log|a|."""
+    if _call("potrf", a, flags=(_uplo(lower),)) != 0:
         raise NotPositiveDefiniteError("a matrix that must be positive definite has no Cholesky factor")
     return 2.0 * float(np.log(np.diagonal(a), dtype=np.float64).sum())
 
 
-def inverse_from_cholesky_in_place(a: FloatArray) -> None:
-    """Overwrite a Cholesky factor L (lower triangle of ``a``) with the lower triangle of (L Lᵀ)⁻¹."""
-    if _call("potri", a) != 0:
+def inverse_from_cholesky_in_place(a: FloatArray, lower: bool = True) -> None:
+    """Overwrite a Cholesky factor, L or Lᵀ in a triangle of ``a``, with that triangle of (L Lᵀ)⁻¹."""
+    if _call("potri", a, flags=(_uplo(lower),)) != 0:
         raise NotPositiveDefiniteError("a Cholesky factor is singular")
 
 
@@ -78,37 +87,50 @@ def triangular_inverse_in_place(a: FloatArray) -> None:
         raise NotPositiveDefiniteError("a triangular factor is singular")
 
 
-def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None) -> FloatArray:
-    """A B for row-major A (m, k), B (k, n) of one precision, by the BLAS that belongs to the LAPACK above.
+def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None, transposed: bool = False) -> FloatArray:
+    """A B for row-major A (m, k), B (k, n) of one precision, or A Bᵀ with B (n, k), by the BLAS that belongs to the LAPACK above.
 
     NumPy has a BLAS of its own, whose threads would meet those of the last LAPACK call still spinning, and the other way round;
     it has the small products, which need no threads.
     """
-    if A.size * B.shape[1] < SMALL_PRODUCT:
-        return np.matmul(A, B, out=out)
+    columns = len(B) if transposed else B.shape[1]
+    if A.size * columns < SMALL_PRODUCT:
+        return np.matmul(A, B.T if transposed else B, out=out)
     if out is None:
-        out = np.empty((A.shape[0], B.shape[1]), A.dtype)
-    m, n, k = (ctypes.c_int(size) for size in (A.shape[0], B.shape[1], A.shape[1]))
+        out = np.empty((len(A), columns), A.dtype)
+    m, n, k = (ctypes.c_int(size) for size in (A.shape[0], columns, A.shape[1]))
     strides = _row_lengths(B, A, out)
-    scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
-    one, zero = scalar(1.0), scalar(0.0)
+    one, zero = _scalars(A)
     R = ctypes.byref
     gemm = _lapack(_letter(A) + "gemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
     operands = (B.ctypes.data, R(strides[0]), A.ctypes.data, R(strides[1]))  # column-major: outᵀ = Bᵀ Aᵀ
-    gemm(b"N", b"N", R(n), R(m), R(k), R(one), *operands, R(zero), out.ctypes.data, R(strides[2]))
+    gemm(b"T" if transposed else b"N", b"N", R(n), R(m), R(k), R(one), *operands, R(zero), out.ctypes.data, R(strides[2]))
     return out
 
 
-def symmetric_times(A: FloatArray, X: FloatArray) -> FloatArray:
-    """A X for symmetric row-major A (n, n), X (n, m); for one column half of A is read; gemm takes seven times as long."""
-    if X.shape[1] != 1 or A.size < SMALL_PRODUCT:
-        return multiply(A, X)
-    x, out = np.ascontiguousarray(X, A.dtype), np.empty((len(A), 1), A.dtype)
-    scalar = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
-    one, zero, n, unit, (lda,) = scalar(1.0), scalar(0.0), ctypes.c_int(len(A)), ctypes.c_int(1), _row_lengths(A)
+def symmetric_times(
+    A: FloatArray, X: FloatArray, side: str = "L", lower: bool = True, out: FloatArray | None = None
+) -> FloatArray:
+    """A X for symmetric row-major A (n, n) and X (n, m), or with ``side="R"`` X A for X (m, n); one triangle of A is read."""
+    X = np.ascontiguousarray(X, A.dtype)
+    if out is None:
+        out = np.empty_like(X)
+    if not out.size:
+        return out
+    one, zero = _scalars(A)
+    lda, ldx, ldo = _row_lengths(A, X, out)
     R = ctypes.byref
-    symv = _lapack(_letter(A) + "symv", ctypes.c_char_p, *[ctypes.c_void_p] * 9)
-    symv(b"U", R(n), R(one), A.ctypes.data, R(lda), x.ctypes.data, R(unit), R(zero), out.ctypes.data, R(unit))
+    if side == "L" and X.shape[1] == 1 and out.flags.c_contiguous:  # symm and gemm take seven times as long for one column
+        symv = _lapack(_letter(A) + "symv", ctypes.c_char_p, *[ctypes.c_void_p] * 9)
+        n, unit = ctypes.c_int(len(A)), ctypes.c_int(1)
+        out[:] = 0.0  # what is there is multiplied by zero, which some versions make NaN of NaN
+        vectors = (X.ctypes.data, R(unit), R(zero), out.ctypes.data, R(unit))
+        symv(_uplo(lower), R(n), R(one), A.ctypes.data, R(lda), *vectors)
+        return out
+    symm = _lapack(_letter(A) + "symm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 10)
+    rows, columns = (ctypes.c_int(size) for size in X.shape)
+    operands = (A.ctypes.data, R(lda), X.ctypes.data, R(ldx), R(zero), out.ctypes.data, R(ldo))
+    symm(b"R" if side == "L" else b"L", _uplo(lower), R(columns), R(rows), R(one), *operands)  # column-major: outᵀ = Xᵀ A
     return out
 
 
@@ -125,7 +147,7 @@ def lower_times_in_place(L: FloatArray, X: FloatArray, side: str = "L", transpos
         trmv(b"U", b"N" if transposed else b"T", b"N", *operands)
         return
     rows, columns = (ctypes.c_int(size) for size in X.shape)
-    one = (ctypes.c_float if X.dtype == np.float32 else ctypes.c_double)(1.0)
+    one, _ = _scalars(X)
     R = ctypes.byref
     trmm = _lapack(_letter(X) + "trmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
     # column-major sees Xᵀ and Lᵀ: L X becomes Xᵀ Lᵀ

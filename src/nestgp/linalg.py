@@ -8,6 +8,8 @@ Everything that an approximation with sites Π_i = diag(π_i) − π_i π_iᵀ/1
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numba
 import numpy as np
 from scipy.linalg.blas import dsyrk
@@ -22,11 +24,13 @@ from nestgp.lapack import (
     symmetric_times,
     triangular_inverse_in_place,
 )
+from nestgp.symmetric import SymmetricStack, form_scaled, mirror, products_by_row, scale
 from nestgp.threads import for_each, single_threaded_if_small, workers_for
 
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
-#: Prior variance above which predictive covariances take a step of iterative refinement; below it they have 9 digits.
+#: Prior variance above which predictive covariances take a step of iterative refinement, and no class follows from the others;
+#: below it they have 9 digits.
 LARGE_VARIANCE = 1e3
 #: Points of a class whose marginal covariances are made together, at least and at most.
 MARGINAL_POINTS = (64, 256)
@@ -37,66 +41,27 @@ PSD_SLACK = 1e-6
 
 
 @numba.njit(cache=True, nogil=True)
-def clear_upper(a):  # type: ignore[no-untyped-def]
-    """Zeros above the diagonal, in place."""
-    for i in range(a.shape[0]):
-        a[i, i + 1 :] = 0.0
-
-
-@numba.njit(cache=True, nogil=True)
-def add_identity_scaled(K, root, out):  # type: ignore[no-untyped-def]
-    """Lower triangle of I + D½ K D½ into ``out``."""
-    for i in range(K.shape[0]):
-        for j in range(i + 1):
-            out[i, j] = root[i] * K[i, j] * root[j]
-        out[i, i] += 1.0
-
-
-@numba.njit(cache=True, nogil=True)
-def _scale_and_mirror(a, root):  # type: ignore[no-untyped-def]
-    """D½ a D½ from the lower triangle of ``a``, in place, both triangles, by tiles that stay in cache."""
-    n = a.shape[0]
-    tile = 64
-    for i0 in range(0, n, tile):
-        for j0 in range(0, i0 + 1, tile):
-            for i in range(i0, min(i0 + tile, n)):
-                for j in range(j0, min(j0 + tile, i + 1)):
-                    a[i, j] *= root[i] * root[j]
-            for j in range(j0, min(j0 + tile, n)):
-                for i in range(max(i0, j), min(i0 + tile, n)):
-                    a[j, i] = a[i, j]
-
-
-@numba.njit(cache=True, nogil=True)
-def mirror(a):  # type: ignore[no-untyped-def]
-    """Copy the lower triangle to the upper one, in place."""
-    _scale_and_mirror(a, np.ones(a.shape[0]))
-
-
-@numba.njit(cache=True, nogil=True)
-def _sum_lower(stack, first, last, out):  # type: ignore[no-untyped-def]
-    """Rows ``first`` to ``last`` of the lower triangle of Σ_k stack_k into ``out``; stack (c, n, n)."""
-    for i in range(first, last):
-        for j in range(i + 1):
-            out[i, j] = stack[0, i, j]
-        for k in range(1, stack.shape[0]):
-            for j in range(i + 1):
-                out[i, j] += stack[k, i, j]
-
-
-@numba.njit(cache=True, nogil=True)
-def _take_columns(a, points, out):  # type: ignore[no-untyped-def]
-    """Columns of ``a`` (n, n) as the rows of ``out`` (m, n), by tiles that stay in cache."""
+def _take_columns(a, first, out):  # type: ignore[no-untyped-def]
+    """Columns of ``a`` (n, n), from ``first`` on, as the rows of ``out`` (m, n), by tiles that stay in cache."""
     tile = 32
     for r0 in range(0, a.shape[0], tile):
-        for p in range(points.size):
+        for p in range(len(out)):
             for r in range(r0, min(r0 + tile, a.shape[0])):
-                out[p, r] = a[r, points[p]]
+                out[p, r] = a[r, first + p]
+
+
+@numba.njit(cache=True, nogil=True)
+def _take_both(a, order, out):  # type: ignore[no-untyped-def]
+    """Rows and columns of ``a`` in this order into ``out``."""
+    for i in range(order.size):
+        row = a[order[i]]
+        for j in range(order.size):
+            out[i, j] = row[order[j]]
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _add_marginals(W, own, factor, points, inv_pi, gram):  # type: ignore[no-untyped-def]
-    """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ − W_k D_k⁻¹, for the points i; kl runs over k >= l.
+def _add_marginals(W, own, factor, first, inv_pi, gram):  # type: ignore[no-untyped-def]
+    """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ − W_k D_k⁻¹, for m points i from ``first`` on; kl runs over k >= l.
 
     W (c, m, n) holds W_kᵀ, but for the class ``own``, whose W_k is made here, as L_Pᵀ = Σ_k W_k without the others; −1: for none.
     factor (m, n) holds the points' columns of what :class:`DenseBlocks` keeps of P. By tiles that stay in cache.
@@ -105,7 +70,7 @@ def _add_marginals(W, own, factor, points, inv_pi, gram):  # type: ignore[no-unt
     tile = 256
     U = np.empty((c, tile), W.dtype)
     for p in range(m):
-        i = points[p]
+        i = first + p
         for r0 in range(0, n, tile):
             width = min(tile, n - r0)
             column = factor[p, r0 : r0 + width]
@@ -163,14 +128,6 @@ def _add_inner_products(V, cov):  # type: ignore[no-untyped-def]
                 kl += 1
 
 
-@numba.njit(cache=True, nogil=True)
-def _replace_small(variance, pi, K, B, small):  # type: ignore[no-untyped-def]
-    """diag(K − KBK)_i = Σ_r K_ir B_ir / π_i, free of cancellation, where π_i is small."""
-    for i in range(pi.size):
-        if pi[i] < small:
-            variance[i] = np.dot(K[i], B[i]) / pi[i]
-
-
 class KernelStack:
     """K for c classes: one (n, n) array that all share, or (c, n, n)."""
 
@@ -198,15 +155,18 @@ class KernelStack:
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
         with single_threaded_if_small(self.n):
-            if b.ndim == 2 and self.K.ndim == 2:
-                return multiply(np.ascontiguousarray(b, self.K.dtype), self.K).astype(np.float64, copy=False)
-            columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
-            products = np.stack([symmetric_times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
+            if self.K.ndim == 2 and b.size == self.n_classes * self.n:  # reads K once for all classes
+                products = multiply(np.ascontiguousarray(b.reshape(self.n_classes, self.n), self.K.dtype), self.K)
+            else:
+                columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
+                products = np.stack([symmetric_times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
             return products.reshape(b.shape).astype(np.float64, copy=False)
 
 
 class DenseBlocks(KernelStack):
-    """Factor of K + sites for dense K; owns (c + 1) n² doubles, reused by every :meth:`refresh`.
+    """Factor of K + sites for dense K; owns (⌈c/2⌉ + 1) n² doubles, reused by every :meth:`refresh`.
+
+    Inside, points are ordered by the class of their largest π, so that those of a class lie side by side.
 
     Parameters
     ----------
@@ -216,39 +176,43 @@ class DenseBlocks(KernelStack):
 
     Attributes
     ----------
-    B : (c, n, n), B_k = D½ A⁻¹ D½.
+    order : (n,), the points in the order of B and factor_p.
+    B : c times (n, n), B_k = D½ A⁻¹ D½.
     factor_p : (n, n), on and below the diagonal L_P⁻¹, above it L_Pᵀ, with P = Σ_k B_k = L_P L_Pᵀ.
+    pi : (c, n), the site weights, in the order of K.
     log_det : log|I + K T̃| = Σ_k log|A_k| + log|P| − Σ_i log 1ᵀπ_i  (eq. 43).
     """
 
     def __init__(self, K: FloatArray, n_classes: int) -> None:
         super().__init__(K, n_classes)
-        self.B = np.empty((n_classes, self.n, self.n), K.dtype)
+        self.B = SymmetricStack(n_classes, self.n, K.dtype)
         self.factor_p = np.empty((self.n, self.n), K.dtype)
         self.log_det = np.nan
         self.pi: FloatArray = np.empty((n_classes, self.n))
+        self.order: IntArray = np.arange(self.n)
+        self._own: IntArray = np.full(self.n, -1)
 
     def borrow(self, other: DenseBlocks) -> None:
         """Work in the memory of blocks of higher precision, which must not be in use at the same time."""
-        for name in ("B", "factor_p"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, theirs.reshape(-1).view(mine.dtype)[: mine.size].reshape(mine.shape))
+        self.B.squares = _lend(other.B.squares, self.B.squares)
+        self.factor_p = _lend(other.factor_p, self.factor_p)
 
     def refresh(self, pi: FloatArray, total: FloatArray | None = None) -> None:
         """Factor for new site weights π (c, n); ``total`` is 1ᵀπ (n,) where the caller knows it better."""
         self.pi = pi
-        root = np.sqrt(pi).astype(self.B.dtype, copy=False)
+        self._sort()
+        root = np.sqrt(pi[:, self.order]).astype(self.B.dtype, copy=False)
         log_dets = np.empty(self.n_classes)
 
         def invert(k: int) -> None:
-            B = self.B[k]
-            add_identity_scaled(self.class_kernel(k), root[k], B)
-            log_dets[k] = cholesky_in_place(B)
-            inverse_from_cholesky_in_place(B)
-            _scale_and_mirror(B, root[k])
+            A, lower = self.B.triangle(k)
+            form_scaled(self.class_kernel(k), root[k], self.order, lower, A)
+            log_dets[k] = cholesky_in_place(A, lower)
+            inverse_from_cholesky_in_place(A, lower)
+            scale(A, root[k], lower)
 
         def add_up(band: int) -> None:
-            _sum_lower(self.B, edges[band], edges[band + 1], self.factor_p)
+            self.B.sum_lower(edges[band], edges[band + 1], self.factor_p)
 
         with workers_for(self.n, self.n_classes) as workers:
             for_each(invert, self.n_classes, workers)
@@ -260,21 +224,42 @@ class DenseBlocks(KernelStack):
         log_total = float(np.log(pi.sum(axis=0) if total is None else total).sum())
         self.log_det = float(log_dets.sum()) + log_det_p - log_total
 
+    def _sort(self) -> None:
+        """Points by the class of their largest π, those of classes too small for that to pay (−1) first."""
+        own = self.pi.argmax(axis=0)
+        own[(np.bincount(own, minlength=self.n_classes) < MARGINAL_POINTS[0])[own]] = -1
+        self.order = own.argsort(kind="stable")
+        self._own = own[self.order]
+
     def solve(self, site_means: FloatArray) -> FloatArray:
         """b = K⁻¹μ (c, n) for sites with means w (c, n): b_k = B_k (w_k − P⁻¹ Σ_l B_l w_l).
 
         Equal to ν̃ − M K ν̃ (eq. 39) without its cancellation; a shift of w common to all classes changes nothing.
         Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
-        w = np.ascontiguousarray(site_means, self.B.dtype).reshape(self.n_classes, self.n, -1)
+        w = site_means.reshape(self.n_classes, self.n, -1).take(self.order, axis=1).astype(self.B.dtype, copy=False)
         with single_threaded_if_small(self.n):
-            Bw = np.stack([symmetric_times(self.B[k], w[k]) for k in range(self.n_classes)])
+            Bw = np.stack([self.B.times(k, w[k]) for k in range(self.n_classes)])
             q = Bw.sum(axis=0)
             lower_times_in_place(self.factor_p, q)
             lower_times_in_place(self.factor_p, q, transposed=True)
             for k in range(self.n_classes):
-                Bw[k] -= symmetric_times(self.B[k], q)
-        return Bw.reshape(site_means.shape).astype(np.float64, copy=False)
+                Bw[k] -= self.B.times(k, q)
+        out = np.empty(Bw.shape)
+        out[:, self.order] = Bw
+        return out.reshape(site_means.shape)
+
+    def class_precision(self, k: int) -> FloatArray:
+        """B_k with both triangles, in the order of K, (n, n)."""
+        out = np.empty((self.n, self.n), self.B.dtype)
+        _take_both(self.B.full(k), self.order.argsort(), out)
+        return out
+
+    def inverse_root_times(self, X: FloatArray) -> FloatArray:
+        """L_P⁻¹ X for X (n, m) in the order of K."""
+        out = X.take(self.order, axis=0)
+        lower_times_in_place(self.factor_p, out)
+        return out
 
     def marginal_blocks(self) -> FloatArray:
         """Posterior covariance of f_i for every point, packed (c(c+1)/2, n) over k >= l.
@@ -284,62 +269,69 @@ class DenseBlocks(KernelStack):
         where a difference costs no digits. (c − 1) n³ flops.
         """
         c, n = self.n_classes, self.n
-        inv_pi = (1.0 / self.pi).astype(self.B.dtype, copy=False)
+        pi = self.pi[:, self.order]
+        inv_pi = (1.0 / pi).astype(self.B.dtype, copy=False)
         gram = np.zeros((c * (c + 1) // 2, n))
         # as refresh() does: a thread of BLAS goes on spinning for a while after its work, in the way of threads of our own
         with workers_for(n, c) as threads:
             workers = max(1, min(threads, n // MARGINAL_POINTS[0]))
             groups = self._groups(workers)
-            most = max(points.size for _, points in groups)
+            most = max(last - first for _, first, last in groups)
             left = iter(groups)
 
             def work(_: int) -> None:
                 W, factor = np.empty((c, most, n), self.B.dtype), np.empty((most, n), self.B.dtype)
-                for own, points in left:
-                    here, columns = W[:, : points.size], factor[: points.size]
+                for own, first, last in left:
+                    here, columns = W[:, : last - first], factor[: last - first]
                     for k in range(c):
                         if k != own:
-                            np.take(self.B[k], points, axis=0, out=here[k], mode="clip")
+                            self.B.rows(k, first, here[k])
                             lower_times_in_place(self.factor_p, here[k], "R", transposed=True)
-                    _take_columns(self.factor_p, points, columns)
-                    _add_marginals(here, own, columns, points, inv_pi, gram)
+                    _take_columns(self.factor_p, first, columns)
+                    _add_marginals(here, own, columns, first, inv_pi, gram)
 
             for_each(work, workers, workers)
         for k in range(c):
-            gram[k * (k + 1) // 2 + k] += self._class_variance(k)
-        return gram
+            gram[k * (k + 1) // 2 + k] += self._class_variance(k, pi[k])
+        out = np.empty_like(gram)
+        out[:, self.order] = gram
+        return out
 
-    def _groups(self, workers: int) -> list[tuple[int, IntArray]]:
-        """Points in groups with their largest π in one class, and that class; −1 for those of classes too small for that to pay.
+    def _groups(self, workers: int) -> list[tuple[int, int, int]]:
+        """Points with their largest π in one class, from where to where, and that class, or −1; the larger groups first.
 
-        The larger groups first, and as many of them for one worker as for another.
+        As many groups for one worker as for another.
         """
-        own = self.pi.argmax(axis=0)
-        small = np.bincount(own, minlength=self.n_classes) < MARGINAL_POINTS[0]
-        own[small[own]] = -1
+        starts = [0, *(np.flatnonzero(np.diff(self._own)) + 1), self.n]
         groups = []
-        for k in np.unique(own):
-            points = np.flatnonzero(own == k)
-            groups += [(int(k), part) for part in np.array_split(points, -(-points.size // MARGINAL_POINTS[1]))]
+        for begin, end in pairwise(starts):
+            edges = np.linspace(begin, end, 1 - (begin - end) // MARGINAL_POINTS[1]).astype(int)
+            groups += [(int(self._own[begin]), int(first), int(last)) for first, last in pairwise(edges)]
+        groups.sort(key=_size, reverse=True)
         while len(groups) % workers:
-            groups.sort(key=lambda group: -group[1].size)
-            k, points = groups.pop(0)
-            groups += [(k, part) for part in np.array_split(points, 2)]
-        return sorted(groups, key=lambda group: -group[1].size)
+            own, first, last = groups.pop(0)
+            middle = (first + last) // 2
+            groups += [(own, first, middle), (own, middle, last)]
+            groups.sort(key=_size, reverse=True)
+        return groups
 
-    def _class_variance(self, k: int) -> FloatArray:
+    def _class_variance(self, k: int, pi: FloatArray) -> FloatArray:
         """diag(K_k − K_k B_k K_k) = (1 − diag A_k⁻¹)/π_k, or D^-½ Σ_r K ∘ A⁻¹ D½ where π is so small that this cancels."""
-        pi, B, K = self.pi[k], self.B[k], self.class_kernel(k)
-        variance: FloatArray = (1.0 - np.diagonal(B) / pi) / pi
-        _replace_small(variance, pi, K, B, SMALL_PI if B.dtype == np.float64 else np.inf)
+        variance: FloatArray = (1.0 - self.B.diagonal(k) / pi) / pi
+        small = pi < (SMALL_PI if self.B.dtype == np.float64 else np.inf)
+        if small.any():
+            KB = products_by_row(self.class_kernel(k), self.order, *self.B.triangle(k))
+            variance[small] = (KB / pi)[small]
         return variance
 
     def m_blocks(self, k: int | None = None) -> FloatArray:
         """M_kk = B_k − W_kᵀ W_k, W_k = L_P⁻¹ B_k (n, n); summed over the classes when ``k`` is None, the last as L_Pᵀ − Σ W_k."""
         classes = range(self.n_classes) if k is None else [k]
-        out = self.B[classes[0]].copy()
-        for m in classes[1:]:
-            out += self.B[m]
+        if k is None:
+            M = np.empty((self.n, self.n), self.B.dtype)
+            self.B.sum_lower(0, self.n, M)
+        else:
+            M = self.B.full(k)
         with single_threaded_if_small(self.n):
             for first in range(0, self.n, 256):
                 last = min(first + 256, self.n)
@@ -347,16 +339,21 @@ class DenseBlocks(KernelStack):
                 rest = np.triu(self.factor_p[first:last], first + 1)
                 rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
                 for m in classes:
-                    W = rest if k is None and m == self.n_classes - 1 else multiply(L, self.B[m, :last])
-                    # lower triangle of out −= WᵀW, in place: LAPACK's order is the transpose of ours
-                    dsyrk(-1.0, W.T, beta=1.0, c=out.T, overwrite_c=1)
+                    W = rest if k is None and m == self.n_classes - 1 else self.B.from_left(L, m)
+                    # lower triangle of M −= WᵀW, in place: LAPACK's order is the transpose of ours
+                    dsyrk(-1.0, W.T, beta=1.0, c=M.T, overwrite_c=1)
                     if W is not rest:
                         rest -= W
-        mirror(out)
+        mirror(M)
+        out = np.empty_like(M)
+        _take_both(M, self.order.argsort(), out)
         return out
 
     def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
         """Latent covariance at new inputs, K_** − K_*ᵀ M K_* (eq. 40), (m, c, c).
+
+        No likelihood sees what all classes have in common, Σ_k M_kl = 0: where they share K_*, each row of a covariance sums to
+        the prior variance, from which the last class follows, unless K is so large that this would cost digits.
 
         Parameters
         ----------
@@ -364,7 +361,9 @@ class DenseBlocks(KernelStack):
         prior_variance : (m,) or (c, m).
         """
         c, m = self.n_classes, k_star.shape[-1]
-        prior_variance = np.broadcast_to(prior_variance, (c, m))
+        shared = k_star.ndim == 2 and prior_variance.ndim == 1 and not self._is_large(0)
+        made = c - 1 if shared else c
+        prior = np.broadcast_to(prior_variance, (c, m))
         cov = np.zeros((m, c, c))
         blocks = -(-m // PREDICT_ROWS)
         if blocks > 1:
@@ -373,16 +372,21 @@ class DenseBlocks(KernelStack):
 
         def work(task: int) -> None:
             part = slice(edges[task], edges[task + 1])
-            V = np.empty((c, self.n, part.stop - part.start))
-            for k in range(c):
-                Ks = np.ascontiguousarray((k_star if k_star.ndim == 2 else k_star[k])[:, part])
+            V = np.empty((made, self.n, part.stop - part.start))
+            for k in range(made):
+                if k == 0 or k_star.ndim == 3:
+                    Ks = (k_star if k_star.ndim == 2 else k_star[k])[:, part].take(self.order, axis=0)
                 self._smooth(k, Ks, V[k])
-                cov[part, k, k] = prior_variance[k, part] - np.einsum("im,im->m", Ks, V[k])
+                cov[part, k, k] = prior[k, part] - np.einsum("im,im->m", Ks, V[k])
                 lower_times_in_place(self.factor_p, V[k])
             _add_inner_products(V, cov[part])
 
         with workers_for(self.n, edges.size - 1) as workers:
             for_each(work, edges.size - 1, workers)
+        if shared:
+            cov[:, -1, :-1] = prior_variance[:, None] - cov[:, :-1, :-1].sum(axis=2)
+            cov[:, :-1, -1] = cov[:, -1, :-1]
+            cov[:, -1, -1] = prior_variance - cov[:, -1, :-1].sum(axis=1)
         return cov
 
     def _smooth(self, k: int, k_star: FloatArray, out: FloatArray) -> None:
@@ -390,10 +394,25 @@ class DenseBlocks(KernelStack):
 
         The explicit B_k has an error of ε K², which K_** − K_*ᵀ B_k K_* would pass on in full; one step leaves ε K.
         """
-        K, B = self.class_kernel(k), self.B[k]
-        multiply(B, k_star, out)
-        if np.diagonal(K).max() > LARGE_VARIANCE:
-            out += multiply(B, k_star - multiply(K, out) - out / self.pi[k][:, None])
+        self.B.times(k, k_star, out)
+        if self._is_large(k):
+            x = np.empty_like(out)
+            x[self.order] = out
+            Kx = multiply(self.class_kernel(k), x)[self.order]
+            out += self.B.times(k, k_star - Kx - out / self.pi[k][self.order, None])
+
+    def _is_large(self, k: int) -> bool:
+        return bool(np.diagonal(self.class_kernel(k)).max() > LARGE_VARIANCE)
+
+
+def _size(group: tuple[int, int, int]) -> int:
+    """How many points a group of marginal covariances has."""
+    return group[2] - group[1]
+
+
+def _lend(theirs: FloatArray, mine: FloatArray) -> FloatArray:
+    """An array like ``mine`` in the memory of ``theirs``."""
+    return theirs.reshape(-1).view(mine.dtype)[: mine.size].reshape(mine.shape)
 
 
 def unpack_blocks(packed: FloatArray) -> FloatArray:

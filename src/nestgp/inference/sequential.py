@@ -59,10 +59,13 @@ def dense_covariance(blocks: DenseBlocks) -> FloatArray:
             "use updates='parallel'"
         )
     out = np.zeros((c, n, c, n))
-    scaled = [np.tril(blocks.factor_p) @ blocks.B[k] @ blocks.class_kernel(k) for k in range(c)]
+    scaled = []
     for k in range(c):
         K = blocks.class_kernel(k)
-        out[k, :, k] = K - K @ blocks.B[k] @ K
+        BK = blocks.class_precision(k) @ K
+        out[k, :, k] = K - K @ BK
+        scaled.append(blocks.inverse_root_times(BK))
+    for k in range(c):
         for m in range(c):
             out[k, :, m] += scaled[k].T @ scaled[m]
     return out.reshape(c * n, c * n)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
-from scipy.linalg.blas import dtrmm
 from scipy.sparse import csr_array
 from scipy.special import ndtr
 
@@ -213,14 +212,14 @@ class Covariance(NamedTuple):
         c, n = blocks.n_classes, blocks.n
         own, U = np.empty((c, n, n)), np.empty((n, c * n))
         for k in range(c):
-            K, B, pi = blocks.class_kernel(k), blocks.B[k], blocks.pi[k]
+            K, B, pi = blocks.class_kernel(k), blocks.class_precision(k), blocks.pi[k]
             tiny = np.flatnonzero(pi < TINY)
             BK = np.eye(n) - B / pi
             BK[:, tiny] = B @ K[:, tiny]
             own[k] = BK / pi[:, None]
             own[k][:, tiny] = K[:, tiny] - K @ BK[:, tiny]
             own[k][tiny] = own[k][:, tiny].T
-            U[:, k * n : (k + 1) * n] = dtrmm(1.0, blocks.factor_p.T, BK.T, side=1, trans_a=0, lower=0).T
+            U[:, k * n : (k + 1) * n] = blocks.inverse_root_times(BK)
         return cls(0.5 * (own + own.transpose(0, 2, 1)), U)
 
     def times(self, x: FloatArray) -> FloatArray:

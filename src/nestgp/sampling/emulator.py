@@ -25,7 +25,7 @@ from scipy.special import expit
 
 from nestgp.arrays import FloatArray
 from nestgp.lapack import NotPositiveDefiniteError, cholesky_in_place, inverse_from_cholesky_in_place
-from nestgp.linalg import mirror
+from nestgp.symmetric import mirror
 
 #: Standard deviation of what EP at its tolerance leaves uncertain of a value and of a slope.
 NOISE = 0.05

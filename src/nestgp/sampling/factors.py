@@ -14,7 +14,7 @@ from nestgp import kernels
 from nestgp.arrays import FloatArray
 from nestgp.kernel_gradient import contract
 from nestgp.lapack import cholesky_in_place, inverse_from_cholesky_in_place
-from nestgp.linalg import mirror
+from nestgp.symmetric import mirror
 from nestgp.threads import single_threaded_if_small
 
 #: Relative jitter where K itself is factorised; K + I never needs one.
