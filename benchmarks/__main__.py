@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "floor", "scaling", "memory", "prediction", "wine", "startup", "busy", "choose", "iteration", "exact", "tierney_kadane",
+    "floor", "steps", "scaling", "memory", "prediction", "wine", "startup", "busy", "choose", "iteration", "exact", "tierney_kadane",
     "methods", "search", "precision", "sampling", "peers",
 )  # fmt: skip
 

@@ -15,13 +15,13 @@ from nestgp.threads import THREADS_FROM
 class SymmetricStack:
     """c symmetric (n, n) matrices in ⌈c/2⌉ n (n + 1) numbers, each read and written through a triangle of its own.
 
-    Rows 1 to n of a square with one row more hold a matrix on and below their diagonal, rows 0 to n − 1 another one above theirs
-    and on it.
+    Of a square with one row more, rows 1 to n hold one matrix, on and below their diagonal, and rows 0 to n − 1 another, on and
+    above theirs.
     """
 
     def __init__(self, count: int, n: int, dtype: Any) -> None:
         self.count, self.n = count, n
-        self.squares = np.empty(((count + 1) // 2, n + 1, n), dtype)
+        self.squares = np.zeros(((count + 1) // 2, n + 1, n), dtype)  # of an odd one out half stays empty, and takes no memory
 
     @property
     def dtype(self) -> Any:
