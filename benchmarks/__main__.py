@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "floor", "steps", "scaling", "memory", "prediction", "wine", "startup", "busy", "choose", "iteration", "exact", "tierney_kadane",
-    "methods", "search", "precision", "sampling", "peers",
+    "floor", "steps", "scaling", "memory", "prediction", "wine", "startup", "busy", "choose", "iteration", "exact",
+    "tierney_kadane", "methods", "search", "precision", "sampling", "peers",
 )  # fmt: skip
 
 

@@ -227,7 +227,7 @@ def run_scripted_peer(method: str, split: Split, dataset: Dataset, experiment: E
     """What another package makes of the split in a process of its own; only a status where it made nothing of it."""
     lengthscale = np.asarray(peer_kernel(split, dataset).k2.length_scale)
     problem = Problem(split.X_train, split.y_train, split.X_test, split.y_test, lengthscale)
-    found = peers.run_script(*SCRIPTED_PEERS[method], problem, None, LIMIT, experiment.seed)
+    (found,) = peers.run_script(*SCRIPTED_PEERS[method], [problem], None, LIMIT, experiment.seed)
     if found["status"] != "ok":
         return {"status": f"not run: {f'stopped after {LIMIT:g} s' if found['status'] == 'timeout' else found['status']}"}
     kept = {name: found[name] for name in ("lpd", "predicted", "below_tiny", "versions")}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import peers, problems
+from benchmarks import peer_report, peers, problems
 from experiments import fig8, table2
 from experiments.common import Experiment
 
@@ -24,6 +24,8 @@ from driver import main
 
 def fit(method, X, y, lengthscale, seed):
     if method == "breaks" and len(y) != 30:
+        raise ArithmeticError("no such matrix")
+    if method == "breaks_at_161" and len(y) == 161:
         raise ArithmeticError("no such matrix")
     if method == "waits" and len(y) != 30:
         signal.pause()
@@ -41,7 +43,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts.mkdir()
     (scripts / "run_fake.py").write_text(SCRIPT.format(driver=str(peers.SCRIPTS)))
     monkeypatch.setattr(peers, "SCRIPTS", scripts)
-    monkeypatch.setitem(peers.PEERS, "fake", peers.Peer((), ("shares", "breaks", "waits")))
+    monkeypatch.setitem(peers.PEERS, "fake", peers.Peer((), ("shares", "breaks", "breaks_at_161", "waits")))
     monkeypatch.setattr(table2, "DATASETS", (WINE,))
     monkeypatch.setattr(table2, "SCRIPTED_PEERS", {f"fake {method}": ("fake", method) for method in peers.PEERS["fake"].methods})
 
@@ -72,14 +74,53 @@ def test_median_of_squared_distances() -> None:
     assert problems.median_square(np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])) == pytest.approx(18.0)  # of 1, 18, 25
 
 
+def options_for(method: str, folds: int) -> Namespace:
+    return Namespace(problems=[WINE], threads=["1"], folds=folds, peers=["fake"], methods=[method], limit=60.0, seed=0)
+
+
 def test_the_rows_of_a_report_have_scores_but_nothing_per_test_row(fake: None) -> None:
-    options = Namespace(problems=[WINE], threads=["1"], folds=1, peers=["fake"], methods=["shares"], limit=60.0, seed=0)
-    (task,) = peers.plan(options)
-    row = peers.run_one(task)
-    split = next(load(WINE).folds())
-    assert (row["status"], row["n"], row["n_test"]) == ("ok", len(split.y_train), len(split.y_test))
-    assert row["mlpd"] == pytest.approx(share_of(split).mean())
-    assert not set(peers.PER_ROW) & set(row)
+    rows = peers.run_folds(peers.plan(options_for("shares", 2)))
+    for fold, (row, split) in enumerate(zip(rows, load(WINE).folds(), strict=False)):
+        assert (row["status"], row["fold"], row["n"], row["n_test"]) == ("ok", fold, len(split.y_train), len(split.y_test))
+        assert row["mlpd"] == pytest.approx(share_of(split).mean())
+        assert not set(peers.PER_ROW) & set(row)
+    assert len(rows) == 2
+
+
+def test_folds_after_one_that_fails_are_run_all_the_same(fake: None) -> None:
+    rows = peers.run_folds(peers.plan(options_for("breaks_at_161", 10)))
+    sizes = [len(split.y_train) for split in load(WINE).folds()]
+    assert sorted(set(sizes)) == [160, 161]  # so that some break
+    assert [row["status"] == "ok" for row in rows] == [n != 161 for n in sizes]
+
+
+def fold_row(peer: str, fold: int, **found: object) -> dict[str, Any]:
+    """A run of ten test rows, two seconds and an MLPD of −1, unless it says otherwise."""
+    method = {"nestgp": "ep", "sklearn": "ovr", "gpflow": "vgp"}[peer]
+    row = {"problem": "p", "threads": "1", "peer": peer, "method": method, "fold": fold, "limit": 60.0}
+    row |= {"n": 90, "d": 2, "n_classes": 3, "n_test": 10, "status": "ok", "fit_seconds": 1.5, "predict_seconds": 0.5}
+    return row | {"below_tiny": 0, "peak_megabytes": 1.0, "warm_up_seconds": 0.1, "mlpd": -1.0, "accuracy": 0.5} | found
+
+
+def test_a_peer_is_compared_on_the_folds_that_it_has_not_failed_on() -> None:
+    ours = [fold_row("nestgp", fold, mlpd=-2.0 * fold, fit_seconds=0.5) for fold in range(3)]
+    theirs = [fold_row("sklearn", 0), fold_row("sklearn", 1), fold_row("sklearn", 2, status="failed (1): no such matrix")]
+    mine, row = peer_report.compare([ours, theirs])
+    assert (mine["ratio"], mine["mlpd"]) == (1.0, pytest.approx(-2.0))
+    assert (row["status"], row["failed"], row["ratio"], row["mlpd_nestgp"]) == ("ok", 1, pytest.approx(2.0), pytest.approx(-1.0))
+    assert (row["ratio_goal_met"], row["mlpd_goal_met"]) == (True, False)
+    assert "sklearn ovr (failed on 1 of 3 folds)" in peer_report._cells(row)
+
+
+def test_a_peer_that_was_stopped_or_failed_everywhere_has_no_scores() -> None:
+    ours = [fold_row("nestgp", fold) for fold in range(2)]
+    stopped = [fold_row("gpflow", 0), fold_row("gpflow", 1, status="timeout")]
+    failed = [fold_row("sklearn", fold, status="failed (1): no such matrix") for fold in range(2)]
+    _, slow, broken = peer_report.compare([ours, stopped, failed])
+    assert (slow["ratio"], slow["ratio_is_lower_bound"]) == (62.0 / 4.0, True)
+    assert "mlpd" not in slow
+    assert broken["status"] == "failed (1): no such matrix"
+    assert "ratio" not in broken
 
 
 @pytest.mark.parametrize(("threads", "expected"), [("1", "1"), ("default", None), (None, "7")])

@@ -19,32 +19,44 @@ from typing import Any
 import numpy as np
 
 Fit = Callable[[str, Any, Any, Any, int], Callable[[Any], Any]]
-#: Short fits are repeated, and the best time kept: up to so often, while they took less than so many seconds in all.
+#: Short fits of a single problem are repeated, and the best time kept: up to so often, while they took less than so many seconds
+#: in all. Folds are averaged as they are.
 REPEATS, REPEAT_SECONDS = 3, 5.0
 #: Logarithms of smaller probabilities are those of this one.
 TINY = 1e-300
 
 
 def main(fit: Fit, packages: tuple[str, ...]) -> None:
-    """``script METHOD PROBLEM.npz RESULT.json SECONDS SEED``: one run; SIGALRM ends a fit with prediction that takes longer."""
-    method, problem, result, limit, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+    """``script METHOD RESULT.jsonl SECONDS SEED PROBLEM.npz …``: a warm-up, then a line of RESULT for every problem.
+
+    SIGALRM ends a fit with prediction that takes longer than SECONDS.
+    """
+    method, result, limit, seed, files = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
     before = peak_megabytes()
     X, y, lengthscale = small_problem()
     warm_up = timed(lambda: fit(method, X, y, lengthscale, seed)(X + 0.1))[1]
-    with np.load(problem) as data:
+    for file in files:
+        row = run(fit, method, file, limit, seed, REPEATS if len(files) == 1 else 1)
+        row |= {"warm_up_seconds": warm_up, "peak_megabytes": peak_megabytes() - before}
+        with result.open("a") as lines:
+            lines.write(json.dumps({**row, "versions": {name: version(name) for name in packages}}) + "\n")
+
+
+def run(fit: Fit, method: str, file: str, limit: float, seed: int, repeats: int) -> dict[str, Any]:
+    """Seconds and scores of one problem."""
+    with np.load(file) as data:
         X, y, X_test, y_test, lengthscale = (data[k] for k in ("X_train", "y_train", "X_test", "y_test", "lengthscale"))
     fits: list[float] = []
     predictions: list[float] = []
-    while len(fits) < REPEATS and sum(fits) < (REPEAT_SECONDS if fits else np.inf):
+    while len(fits) < repeats and sum(fits) < (REPEAT_SECONDS if fits else np.inf):
         signal.setitimer(signal.ITIMER_REAL, limit)
         predict, seconds = timed(fit, method, X, y, lengthscale, seed)
         p, more = timed(predict, X_test)
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         fits.append(seconds)
         predictions.append(more)
-    row = {"fit_seconds": min(fits), "predict_seconds": min(predictions), "repeats": len(fits), "warm_up_seconds": warm_up}
-    row |= {"peak_megabytes": peak_megabytes() - before, **scores(np.asarray(p, float), y_test)}
-    result.write_text(json.dumps({**row, "versions": {name: version(name) for name in packages}}))
+    row = {"fit_seconds": min(fits), "predict_seconds": min(predictions), "repeats": len(fits)}
+    return row | scores(np.asarray(p, float), y_test)
 
 
 def timed(task: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
