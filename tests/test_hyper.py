@@ -541,3 +541,10 @@ def test_many_rows_are_searched_with_a_third_of_them_first(monkeypatch: pytest.M
     thin = make().thinned()
     assert thin is not None
     assert set(thin.y) == {0, 1, 2}
+
+
+def test_a_search_in_mixed_precision_ends_where_one_in_double_does(objective_of: Any) -> None:
+    double, mixed = (search(objective_of(NestedEP(precision=name)), START, BOUNDS) for name in ("double", "mixed"))
+    assert mixed.success
+    assert mixed.objective == pytest.approx(double.objective, abs=1e-3)
+    assert_allclose(mixed.theta, double.theta, atol=0.02)

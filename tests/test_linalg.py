@@ -211,3 +211,24 @@ def test_a_singular_kernel_is_not_refused() -> None:
 def test_unpacking_is_symmetric_and_in_row_order() -> None:
     packed = np.arange(12.0).reshape(6, 2)
     assert_allclose(unpack_blocks(packed)[1], [[1, 3, 7], [3, 5, 9], [7, 9, 11]])
+
+
+@pytest.mark.parametrize("s2", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("c", [2, 5])
+def test_error_of_log_det_in_single_precision_is_foreseen(c: int, s2: float) -> None:
+    K, alpha, _, y = make(150, c, False, s2=s2)
+    double, single = refreshed(K, alpha, y), refreshed(K.astype(np.float32), alpha, y)
+    error = abs(single.log_det - double.log_det)
+    assert 0.0 < error < single.log_det_error
+    assert single.log_det_error == pytest.approx(double.log_det_error * 2.0**29, rel=0.01)
+    assert single.log_det_error < 3.0 * 150 * c * np.finfo(np.float32).eps * (1.0 + s2)  # A_jj <= 1 + s2, L_jj >= 1; and of P
+
+
+@pytest.mark.parametrize("c", [2, 3, 4])
+def test_m_blocks_in_single_precision(c: int) -> None:
+    K, alpha, _, y = make(40, c, False)
+    double, single = refreshed(K, alpha, y), refreshed(K.astype(np.float32), alpha, y)
+    for k in (None, *range(c)):
+        found = single.m_blocks(k)
+        assert found.dtype == np.float32
+        assert_allclose(found, double.m_blocks(k), rtol=0, atol=2e-5)

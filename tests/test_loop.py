@@ -271,14 +271,7 @@ def test_a_warm_start_ends_where_the_cold_one_does_and_sooner(method: Inference,
 def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: float, monkeypatch: pytest.MonkeyPatch) -> None:
     K, y, c = problem(name).inputs()
     double, mixed = (NestedEP(precision=precision, tol=tol) for precision in ("double", "mixed"))
-    sizes: list[int] = []
-    evaluate = nested_ep._State.evaluate
-
-    def counted(state: nested_ep._State, x: Array) -> Evaluation:
-        sizes.append(state.blocks.B.dtype.itemsize)
-        return evaluate(state, x)
-
-    monkeypatch.setattr(nested_ep._State, "evaluate", counted)
+    sizes = sizes_of_evaluations(monkeypatch)
     alone = double.infer(K, y, c)
     first = sizes.copy()
     sizes.clear()
@@ -290,6 +283,61 @@ def test_single_precision_leaves_fewer_iterations_to_double(name: str, tol: floa
     assert fit.residual <= tol
     assert fit.n_iter == len(sizes)
     assert fit.log_evidence == pytest.approx(alone.log_evidence, abs=1e-7 + len(y) * tol**2)
+
+
+def sizes_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets the bytes of a number in the factors of every state that nested EP evaluates from now on."""
+    sizes: list[int] = []
+    evaluate = nested_ep._State.evaluate
+
+    def counted(state: nested_ep._State, x: Array) -> Evaluation:
+        sizes.append(state.blocks.B.dtype.itemsize)
+        return evaluate(state, x)
+
+    monkeypatch.setattr(nested_ep._State, "evaluate", counted)
+    return sizes
+
+
+@pytest.mark.parametrize(("rounding", "expected"), [(nested_ep.SEARCH_ROUNDING, {4}), (0.0, {4, 8})])
+@PROBLEMS_BY_NAME
+def test_an_evaluation_of_a_search_in_mixed_precision_is_that_in_double(
+    name: str, rounding: float, expected: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    K, y, c = problem(name).inputs()
+    monkeypatch.setattr(nested_ep, "SEARCH_ROUNDING", rounding)
+    sizes = sizes_of_evaluations(monkeypatch)
+    fit = NestedEP(precision="mixed").infer_for_search(K, y, c, 1e-2)
+    mixed = fit.evidence_grad
+    assert set(sizes) == expected  # where rounding would matter, the last iterations are in double
+    assert fit.n_iter == len(sizes)
+    assert [row.iteration for row in fit.history] == list(range(1, fit.n_iter + 1))
+    sizes.clear()
+    alone = NestedEP().infer_for_search(K, y, c, 1e-2)
+    assert set(sizes) == {8}
+    for one in (fit, alone):
+        assert one.converged
+        assert one.residual <= 1e-2
+    # of the two, one may be an iteration further
+    assert fit.log_evidence == pytest.approx(alone.log_evidence, abs=rounding + len(y) * 1e-4)
+    exact = NestedEP().infer(K, y, c).evidence_grad
+    assert_allclose(mixed, exact, rtol=0, atol=2 * np.abs(alone.evidence_grad - exact).max() + 1e-4 * np.abs(exact).max())
+
+
+def test_an_evaluation_of_a_search_stays_in_double_where_rounding_would_leave_more_than_its_tolerance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    K, y, c = problem("overlapping").inputs()
+    sizes = sizes_of_evaluations(monkeypatch)
+    fit = NestedEP(precision="mixed").infer_for_search(K, y, c, 1e-9)
+    assert 8 in sizes
+    assert fit.residual <= 1e-9
+    assert fit.posterior.blocks.predict(K, np.diagonal(K)).shape == (len(y), c, c)
+
+
+def test_an_evaluation_of_a_search_says_that_a_kernel_is_not_positive_definite() -> None:
+    K = np.array([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
+    fit = NestedEP(precision="mixed").infer_for_search(K, np.array([0, 1, 2]), 3, 1e-2)
+    assert fit.status is Status.NOT_POSITIVE_DEFINITE
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ class Objective:
             K = kernels.gram(kernel, self.X)
         if not np.isfinite(K).all():
             return None
-        fit = self._loosened().infer(K, self.y, self.n_classes, init=self._warm_start(theta))
+        fit = self._infer(K, self._warm_start(theta))
         self.n_iterations += fit.n_iter
         if not np.isfinite(fit.log_evidence) or fit.status in (Status.DIVERGED, Status.NOT_POSITIVE_DEFINITE):
             return None
@@ -232,6 +232,12 @@ class Objective:
         """The last fit of the nearest θ: after a step that went too far, not the one from there."""
         nearest = min(reversed(self._recent), key=lambda point: float(np.abs(theta - point[0]).max()), default=None)
         return None if nearest is None else nearest[1]
+
+    def _infer(self, K: FloatArray, init: Fit | None) -> Fit:
+        """The inference to the tolerance of this evaluation, by its own way for searches if it has one."""
+        if hasattr(self.inference, "infer_for_search"):
+            return self.inference.infer_for_search(K, self.y, self.n_classes, self.tol, init)
+        return self._loosened().infer(K, self.y, self.n_classes, init=init)
 
     def _loosened(self) -> Inference:
         if dataclasses.is_dataclass(self.inference) and hasattr(self.inference, "tol"):

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numba
 import numpy as np
-from scipy.linalg.blas import dsyrk
+from scipy.linalg.blas import dsyrk, ssyrk
 
 from nestgp.arrays import FloatArray, IntArray
 from nestgp.lapack import (
@@ -181,13 +181,14 @@ class DenseBlocks(KernelStack):
     factor_p : (n, n), on and below the diagonal L_P⁻¹, above it L_Pᵀ, with P = Σ_k B_k = L_P L_Pᵀ.
     pi : (c, n), the site weights, in the order of K.
     log_det : log|I + K T̃| = Σ_k log|A_k| + log|P| − Σ_i log 1ᵀπ_i  (eq. 43).
+    log_det_error : ε Σ_j A_jj/L_jj² over all factors, what rounding may change log_det by: a pivot L_jj² is what is left of A_jj.
     """
 
     def __init__(self, K: FloatArray, n_classes: int) -> None:
         super().__init__(K, n_classes)
         self.B = SymmetricStack(n_classes, self.n, K.dtype)
         self.factor_p = np.empty((self.n, self.n), K.dtype)
-        self.log_det = np.nan
+        self.log_det = self.log_det_error = np.nan
         self.pi: FloatArray = np.empty((n_classes, self.n))
         self.order: IntArray = np.arange(self.n)
         self._own: IntArray = np.full(self.n, -1)
@@ -202,12 +203,18 @@ class DenseBlocks(KernelStack):
         self.pi = pi
         self._sort()
         root = np.sqrt(pi[:, self.order]).astype(self.B.dtype, copy=False)
-        log_dets = np.empty(self.n_classes)
+        log_dets, errors = np.empty(self.n_classes), np.empty(self.n_classes + 1)
+
+        def factor(a: FloatArray, k: int, lower: bool = True) -> float:
+            before = np.diagonal(a).copy()
+            log_det = cholesky_in_place(a, lower)
+            errors[k] = np.sum(before / np.square(np.diagonal(a), dtype=np.float64))
+            return log_det
 
         def invert(k: int) -> None:
             A, lower = self.B.triangle(k)
             form_scaled(self.class_kernel(k), root[k], self.order, lower, A)
-            log_dets[k] = cholesky_in_place(A, lower)
+            log_dets[k] = factor(A, k, lower)
             inverse_from_cholesky_in_place(A, lower)
             scale(A, root[k], lower)
 
@@ -218,11 +225,12 @@ class DenseBlocks(KernelStack):
             for_each(invert, self.n_classes, workers)
             edges = (self.n * np.sqrt(np.linspace(0.0, 1.0, workers + 1))).astype(int)  # bands of the triangle, alike in size
             for_each(add_up, workers, workers)
-            log_det_p = cholesky_in_place(self.factor_p)
+            log_det_p = factor(self.factor_p, -1)
             mirror(self.factor_p)
             triangular_inverse_in_place(self.factor_p)
         log_total = float(np.log(pi.sum(axis=0) if total is None else total).sum())
         self.log_det = float(log_dets.sum()) + log_det_p - log_total
+        self.log_det_error = float(np.finfo(self.B.dtype).eps * errors.sum())
 
     def _sort(self) -> None:
         """Points by the class of their largest π, those of classes too small for that to pay (−1) first."""
@@ -332,6 +340,7 @@ class DenseBlocks(KernelStack):
             self.B.sum_lower(0, self.n, M)
         else:
             M = self.B.full(k)
+        syrk = ssyrk if M.dtype == np.float32 else dsyrk
         with single_threaded_if_small(self.n):
             for first in range(0, self.n, 256):
                 last = min(first + 256, self.n)
@@ -341,7 +350,7 @@ class DenseBlocks(KernelStack):
                 for m in classes:
                     W = rest if k is None and m == self.n_classes - 1 else self.B.from_left(L, m)
                     # lower triangle of M −= WᵀW, in place: LAPACK's order is the transpose of ours
-                    dsyrk(-1.0, W.T, beta=1.0, c=M.T, overwrite_c=1)
+                    syrk(-1.0, W.T, beta=1.0, c=M.T, overwrite_c=1)
                     if W is not rest:
                         rest -= W
         mirror(M)

@@ -263,29 +263,20 @@ def run(
     max_iter: int,
     tol: float,
     make_rough: Callable[[], FixedPointMethod] | None = None,
+    kernel: KernelStack | None = None,
 ) -> Fit:
     """Check the kernel, iterate from the warm start, or from the cold one if that fails, and return the result.
 
-    ``make_rough`` makes the same problem in lower precision, which goes ahead while the residual is large.
+    ``make_rough`` makes the same problem in lower precision, which goes ahead while the residual is large; ``kernel`` is what to
+    check where the method itself holds it in lower precision.
     """
     with single_threaded_if_small(method.blocks.n):  # once for all: every product inside would change the threads and back
-        return _run(method, init, new_mixer, max_iter, tol, make_rough)
-
-
-def _run(
-    method: FixedPointMethod,
-    init: Fit | None,
-    new_mixer: Callable[[], Mixer],
-    max_iter: int,
-    tol: float,
-    make_rough: Callable[[], FixedPointMethod] | None,
-) -> Fit:
-    try:
-        method.blocks.check_kernel()
-    except NotPositiveDefiniteError:
-        return method.failed(Status.NOT_POSITIVE_DEFINITE)
-    outcome = find_from(method.starts(init), method, new_mixer, max_iter, tol, make_rough)
-    return method.failed(Status.DIVERGED) if outcome is None else method.fit(outcome)
+        try:
+            (kernel or method.blocks).check_kernel()
+        except NotPositiveDefiniteError:
+            return method.failed(Status.NOT_POSITIVE_DEFINITE)
+        outcome = find_from(method.starts(init), method, new_mixer, max_iter, tol, make_rough)
+        return method.failed(Status.DIVERGED) if outcome is None else method.fit(outcome)
 
 
 def find_from(
@@ -326,7 +317,7 @@ def _go_ahead(
 
     Nothing of the lower precision is left in memory afterwards.
     """
-    usual, most = np.maximum(LEAST_ROUNDING, np.multiply(ROUNDING, np.finfo(np.float32).eps * _norm(method.blocks.K)))
+    usual, most = rounding_in_single_precision(method.blocks.K)
     if most >= ROUGH_LIMIT:
         return (), []
     enough = partial(_is_handed_over, tol=max(tol, TINY), usual=usual, most=most)
@@ -358,6 +349,8 @@ def _is_handed_over(history: list[Iteration], tol: float, usual: float, most: fl
     return left(residual * rate) <= left(residual * rate * rate)
 
 
-def _norm(K: FloatArray) -> float:
-    """A bound of |K|, shared or of any class."""
-    return float(np.abs(K).sum(axis=-1).max())
+def rounding_in_single_precision(K: FloatArray) -> tuple[float, float]:
+    """The residual that rounding leaves, as a rule and at most."""
+    norm = float(np.abs(K).sum(axis=-1).max())  # a bound of |K|, shared or of any class
+    usual, most = np.maximum(LEAST_ROUNDING, np.multiply(ROUNDING, np.finfo(np.float32).eps * norm))
+    return float(usual), float(most)
