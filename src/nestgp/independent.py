@@ -5,28 +5,18 @@ With site precisions τ_k (n,) per class: A_k = I + T_k½ K_k T_k½ = L Lᵀ, E_
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from nestgp.arrays import FloatArray
 from nestgp.lapack import cholesky_in_place, gram_of_lower_in_place, triangular_inverse_in_place
 from nestgp.linalg import KernelStack
-from nestgp.symmetric import clear_upper, mirror
+from nestgp.symmetric import clear_upper, form_scaled, mirror
 from nestgp.threads import for_each, single_threaded_if_small, workers_for
 
 #: Where τ·K_ii is below this, (1 − diag A⁻¹)/τ has lost too many digits and K_ii − |E K_i|² is used.
 SMALL_SITE = 1e-6
 #: Variance of a latent that has none, such as f(0) under a linear kernel: ratios of variances exist.
 TINY = 1e-300
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_identity_scaled(K, root, out):  # type: ignore[no-untyped-def]
-    """Lower triangle of I + D½ K D½ into ``out``."""
-    for i in range(K.shape[0]):
-        for j in range(i + 1):
-            out[i, j] = root[i] * K[i, j] * root[j]
-        out[i, i] += 1.0
 
 
 class IndependentBlocks(KernelStack):
@@ -54,10 +44,10 @@ class IndependentBlocks(KernelStack):
         """Factor for new site precisions τ (c, n)."""
         self.tau = tau
         root = np.sqrt(tau)
-        log_dets = np.empty(self.n_factors)
+        log_dets, order = np.empty(self.n_factors), np.arange(self.n)
 
         def invert(k: int) -> None:
-            _add_identity_scaled(self.class_kernel(k), root[k], self.E[k])
+            form_scaled(self.class_kernel(k), root[k], order, True, self.E[k])
             log_dets[k] = cholesky_in_place(self.E[k])
             triangular_inverse_in_place(self.E[k])
             clear_upper(self.E[k])

@@ -25,15 +25,16 @@ from nestgp.lapack import (
     triangular_inverse_in_place,
 )
 from nestgp.symmetric import SymmetricStack, form_scaled, mirror, products_by_row, scale
-from nestgp.threads import for_each, single_threaded_if_small, workers_for
+from nestgp.threads import THREADS_FROM, for_each, single_threaded_if_small, workers_for
 
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
 #: Prior variance above which predictive covariances take a step of iterative refinement, and no class follows from the others;
 #: below it they have 9 digits.
 LARGE_VARIANCE = 1e3
-#: Points of a class whose marginal covariances are made together, at least and at most.
-MARGINAL_POINTS = (64, 256)
+#: Points of a class whose marginal covariances are made together, at least and at most; in between, so many that all threads
+#: together hold no more than the last number times n² for them.
+MARGINAL_POINTS, MARGINAL_ROOM = (64, 256), 2.0
 #: New inputs that are predicted together, at most: enough for the matrix products (measured), and bounded memory.
 PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
@@ -159,7 +160,9 @@ class KernelStack:
                 products = multiply(np.ascontiguousarray(b.reshape(self.n_classes, self.n), self.K.dtype), self.K)
             else:
                 columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
-                products = np.stack([symmetric_times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
+                one_of_many = columns.shape[2] == 1 and self.n >= THREADS_FROM  # a triangle is read sooner than a square
+                times = symmetric_times if one_of_many else multiply
+                products = np.stack([times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
             return products.reshape(b.shape).astype(np.float64, copy=False)
 
 
@@ -283,7 +286,7 @@ class DenseBlocks(KernelStack):
         # as refresh() does: a thread of BLAS goes on spinning for a while after its work, in the way of threads of our own
         with workers_for(n, c) as threads:
             workers = max(1, min(threads, n // MARGINAL_POINTS[0]))
-            groups = self._groups(workers)
+            groups = self._groups(workers, int(np.clip(MARGINAL_ROOM * n / (c * workers), *MARGINAL_POINTS)))
             most = max(last - first for _, first, last in groups)
             left = iter(groups)
 
@@ -305,15 +308,15 @@ class DenseBlocks(KernelStack):
         out[:, self.order] = gram
         return out
 
-    def _groups(self, workers: int) -> list[tuple[int, int, int]]:
-        """Points with their largest π in one class, from where to where, and that class, or −1; the larger groups first.
+    def _groups(self, workers: int, most: int) -> list[tuple[int, int, int]]:
+        """At ``most`` so many points with their largest π in one class, from where to where, and that class or −1; largest first.
 
         As many groups for one worker as for another.
         """
         starts = [0, *(np.flatnonzero(np.diff(self._own)) + 1), self.n]
         groups = []
         for begin, end in pairwise(starts):
-            edges = np.linspace(begin, end, 1 - (begin - end) // MARGINAL_POINTS[1]).astype(int)
+            edges = np.linspace(begin, end, 1 - (begin - end) // most).astype(int)
             groups += [(int(self._own[begin]), int(first), int(last)) for first, last in pairwise(edges)]
         groups.sort(key=_size, reverse=True)
         while len(groups) % workers:

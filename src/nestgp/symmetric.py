@@ -21,7 +21,7 @@ class SymmetricStack:
 
     def __init__(self, count: int, n: int, dtype: Any) -> None:
         self.count, self.n = count, n
-        self.squares = np.zeros(((count + 1) // 2, n + 1, n), dtype)  # of an odd one out half stays empty, and takes no memory
+        self.squares = np.zeros(((count + 1) // 2, n + 1, n), dtype)  # of an odd one out half stays empty
 
     @property
     def dtype(self) -> Any:

@@ -119,7 +119,7 @@ class ChainState:
         return self._whitening
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_whitening": None}  # (c + 3) n² numbers that follow from the rest
+        return self.__dict__ | {"_whitening": None}  # the factor and more, which follow from the rest
 
     def freeze(self) -> None:
         """Adapt no longer."""
