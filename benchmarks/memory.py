@@ -30,7 +30,8 @@ def run() -> None:
         tracemalloc.reset_peak()
         gradient = fit.evidence_grad.shape and tracemalloc.get_traced_memory()[1] / (8 * n * n)
         tracemalloc.stop()
-        row = {"n": n, "c": c, "largest_class": share, "infer_n2": infer, "with_prediction_n2": prediction, "with_gradient_n2": gradient}
+        row = {"n": n, "c": c, "largest_class": share, "infer_n2": infer}
+        row |= {"with_prediction_n2": prediction, "with_gradient_n2": gradient}
         rows.append(row | {"limit_n2": float(c + 4)})
     save(
         "memory",
