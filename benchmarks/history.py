@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,14 +41,27 @@ def entry(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, str
     return {"benchmark": name, "better": dict(ratios), "rows": kept}
 
 
+def machine() -> str:
+    """The kind of processor, as well as this system tells it, and how many cores: ratios are alike only where it is."""
+    names = ("model name", "cpu family", "model")
+    try:
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+        found = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+        kind = " ".join(found[name] for name in names)
+    except (OSError, KeyError):
+        kind = platform.processor() or platform.machine()
+    return f"{kind}, {os.cpu_count()} cores"
+
+
 def origin() -> Entry:
-    """UTC day, version of nestgp, and short commit of the source tree (None where there is no git)."""
+    """UTC day, version of nestgp, short commit of the source tree (None where there is no git), and the machine."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:
         commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = None
-    return {"date": datetime.now(UTC).date().isoformat(), "nestgp": version("nestgp"), "commit": commit}
+    date = datetime.now(UTC).date().isoformat()
+    return {"date": date, "nestgp": version("nestgp"), "commit": commit, "machine": machine()}
 
 
 def append(path: Path, run: Entry) -> None:
@@ -61,17 +76,21 @@ def read(path: Path) -> list[Entry]:
 
 
 def worse(runs: Iterable[Entry]) -> list[str]:
-    """A line for every ratio whose latest value is more than 15 % worse than the median of up to five before it."""
-    values: dict[str, list[float]] = {}
+    """A line for every ratio whose latest value is more than 15 % worse than the median of up to five before it.
+
+    Those of the same machine: on another one, the two sides of a ratio need not be faster or slower alike.
+    """
+    values: dict[str, list[tuple[str | None, float]]] = {}
     better: dict[str, str] = {}
     for run in runs:
         for row in run["rows"]:
             for column, value in row["ratios"].items():
                 name = f"{run['benchmark']} {_label(row['key'])} {column}"
-                values.setdefault(name, []).append(value)
+                values.setdefault(name, []).append((run.get("machine"), value))
                 better[name] = run["better"][column]
     lines = []
-    for name, (*earlier, latest) in values.items():
+    for name, (*before, (here, latest)) in values.items():
+        earlier = [value for where, value in before if where == here]
         if not earlier:
             continue
         usual = median(earlier[-EARLIER:])

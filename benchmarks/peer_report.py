@@ -44,7 +44,7 @@ def write_report(stem: Path, runs: list[dict[str, Any]], about: dict[str, Any]) 
     head |= {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "versions": versions}
     stem.with_suffix(".json").write_text(json.dumps({**head, "rows": rows, "runs": runs}, indent=1) + "\n")
     measured = [row for row in rows if not row.get("ratio_is_lower_bound")]  # a bound says how long one waited
-    note("peers", measured, {"ratio": "higher"}, ("problem", "threads", "peer", "method"))
+    note("peers", measured, {"ratio": "higher"}, ("problem", "folds", "threads", "peer", "method"))
     text = markdown(rows, head)
     stem.with_suffix(".md").write_text(text)
     draw(rows, head, stem.with_suffix(".png"))

@@ -49,6 +49,13 @@ def test_every_key_and_every_benchmark_has_a_history_of_its_own() -> None:
     assert history.worse(mixed) == ["worse: floor n=200 ratio 1 -> 1.3 (+30 %)"]
 
 
+def test_only_runs_of_the_same_machine_are_compared() -> None:
+    first, second, third = (run | {"machine": name} for run, name in zip(runs(1.0, 2.0, 1.2), "aba", strict=True))
+    assert history.worse([first, second]) == []
+    assert history.worse([first, second, third]) == ["worse: floor n=1157 c=3 threads=1 ratio 1 -> 1.2 (+20 %)"]
+    assert history.origin()["machine"].endswith("cores")
+
+
 def test_a_change_for_the_worse_of_a_ratio_that_should_be_high_is_negative() -> None:
     assert history.worse(runs(8.0, 6.0, better="higher", n=500)) == ["worse: floor n=500 ratio 8 -> 6 (-25 %)"]
 
@@ -99,7 +106,7 @@ def test_save_adds_a_line_per_run_and_check_fails_on_the_latest(folder: Path, ca
     assert capsys.readouterr().out.count("worse: floor n=1157 c=3 threads=1 ratio 1.2 -> 1.5 (+25 %)") == 2
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["rows"][0]["ratios"]["ratio"] for line in lines] == [1.2, 1.5, 1.2]
-    assert set(lines[0]) == {"date", "nestgp", "commit", "benchmark", "better", "rows"}
+    assert set(lines[0]) == {"date", "nestgp", "commit", "machine", "benchmark", "better", "rows"}
 
 
 def test_a_benchmark_without_ratios_leaves_no_history(folder: Path) -> None:
