@@ -33,8 +33,8 @@ SMALL_PI = 1e-4
 #: below it they have 9 digits.
 LARGE_VARIANCE = 1e3
 #: Points of a class whose marginal covariances are made together, at least and at most; in between, so many that all threads
-#: together hold no more than the last number times n² for them.
-MARGINAL_POINTS, MARGINAL_ROOM = (64, 256), 2.0
+#: together hold no more than 2 n² numbers for them, or a million.
+MARGINAL_POINTS, MARGINAL_ROOM = (64, 256), (2.0, 1e6)
 #: New inputs that are predicted together, at most: enough for the matrix products (measured), and bounded memory.
 PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
@@ -286,7 +286,8 @@ class DenseBlocks(KernelStack):
         # as refresh() does: a thread of BLAS goes on spinning for a while after its work, in the way of threads of our own
         with workers_for(n, c) as threads:
             workers = max(1, min(threads, n // MARGINAL_POINTS[0]))
-            groups = self._groups(workers, int(np.clip(MARGINAL_ROOM * n / (c * workers), *MARGINAL_POINTS)))
+            room = max(MARGINAL_ROOM[0] * n * n, MARGINAL_ROOM[1])
+            groups = self._groups(workers, int(np.clip(room / (c * n * workers), *MARGINAL_POINTS)))
             most = max(last - first for _, first, last in groups)
             left = iter(groups)
 
