@@ -8,7 +8,7 @@ from pathlib import Path
 
 NAMES = (
     "floor", "steps", "scaling", "memory", "prediction", "wine", "startup", "busy", "choose", "iteration", "exact",
-    "tierney_kadane", "methods", "search", "precision", "sampling", "peers",
+    "tierney_kadane", "methods", "search", "precision", "sampling", "usps", "peers",
 )  # fmt: skip
 
 
