@@ -64,10 +64,12 @@ def _take_both(a, order, out):  # type: ignore[no-untyped-def]
 def _add_marginals(W, own, factor, first, inv_pi, gram):  # type: ignore[no-untyped-def]
     """gram[kl, i] += Σ_r U_k[r, i] U_l[r, i], U_k = L_P⁻¹ − W_k D_k⁻¹, for m points i from ``first`` on; kl runs over k >= l.
 
-    W (c, m, n) holds W_kᵀ, but for the class ``own``, whose W_k is made here, as L_Pᵀ = Σ_k W_k without the others; −1: for none.
-    factor (m, n) holds the points' columns of what :class:`DenseBlocks` keeps of P. By tiles that stay in cache.
+    W (c − 1, m, n) holds W_kᵀ of all classes but ``own``, whose W_k is made here, as L_Pᵀ = Σ_k W_k without the others; or
+    (c, m, n) with all of them, own = −1. factor (m, n) holds the points' columns of what :class:`DenseBlocks` keeps of P. By
+    tiles that stay in cache.
     """
-    c, m, n = W.shape
+    made, m, n = W.shape
+    c = made if own < 0 else made + 1
     tile = 256
     U = np.empty((c, tile), W.dtype)
     for p in range(m):
@@ -76,9 +78,8 @@ def _add_marginals(W, own, factor, first, inv_pi, gram):  # type: ignore[no-unty
             width = min(tile, n - r0)
             column = factor[p, r0 : r0 + width]
             above = min(max(i - r0, 0), width)  # rows of this tile above the diagonal: L_Pᵀ there, L_P⁻¹ in the others
-            for k in range(c):
-                if k != own:
-                    U[k, :width] = W[k, p, r0 : r0 + width]
+            for j in range(made):
+                U[j if own < 0 or j < own else j + 1, :width] = W[j, p, r0 : r0 + width]
             if own >= 0:
                 U[own, :above] = column[:above]
                 U[own, above:width] = 0.0
@@ -156,12 +157,12 @@ class KernelStack:
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
         with single_threaded_if_small(self.n):
-            if self.K.ndim == 2 and b.size == self.n_classes * self.n:  # reads K once for all classes
-                products = multiply(np.ascontiguousarray(b.reshape(self.n_classes, self.n), self.K.dtype), self.K)
+            columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
+            single, small = columns.shape[2] == 1, self.n < THREADS_FROM
+            if single and small and self.K.ndim == 2:  # reads K once for all classes
+                products = multiply(columns[:, :, 0], self.K)
             else:
-                columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
-                one_of_many = columns.shape[2] == 1 and self.n >= THREADS_FROM  # a triangle is read sooner than a square
-                times = symmetric_times if one_of_many else multiply
+                times = symmetric_times if single and not small else multiply  # a triangle is read sooner than a square
                 products = np.stack([times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
             return products.reshape(b.shape).astype(np.float64, copy=False)
 
@@ -292,15 +293,15 @@ class DenseBlocks(KernelStack):
             left = iter(groups)
 
             def work(_: int) -> None:
-                W, factor = np.empty((c, most, n), self.B.dtype), np.empty((most, n), self.B.dtype)
+                W, factor = np.empty((c * most, n), self.B.dtype), np.empty((most, n), self.B.dtype)
                 for own, first, last in left:
-                    here, columns = W[:, : last - first], factor[: last - first]
-                    for k in range(c):
-                        if k != own:
-                            self.B.rows(k, first, here[k])
-                            lower_times_in_place(self.factor_p, here[k], "R", transposed=True)
+                    m, others = last - first, [k for k in range(c) if k != own]
+                    here, columns = W[: len(others) * m], factor[:m]
+                    for j, k in enumerate(others):
+                        self.B.rows(k, first, here[j * m : (j + 1) * m])
+                    lower_times_in_place(self.factor_p, here, "R", transposed=True)  # one product packs L_P⁻¹ once
                     _take_columns(self.factor_p, first, columns)
-                    _add_marginals(here, own, columns, first, inv_pi, gram)
+                    _add_marginals(here.reshape(-1, m, n), own, columns, first, inv_pi, gram)
 
             for_each(work, workers, workers)
         for k in range(c):
