@@ -1,8 +1,8 @@
 """nestgp beside what a user would pick instead: scikit-learn, GPflow and GPyTorch, each in an environment of its own.
 
 ``python -m benchmarks peers`` measures everything; ``python -m benchmarks.peers --help`` shows how to measure a part. Every run
-is a fit with hyperparameters and a prediction, the folds of a problem one after the other in a process; finished ones are kept in
-``NAME.partial.jsonl`` until all are done, so the same command goes on where it was stopped.
+is a fit with hyperparameters and a prediction, the folds of a problem one after the other in a process. When that has ended they
+are kept in ``NAME.partial.jsonl`` until all is done, so the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ LIMIT = 240.0
 #: Seconds for importing and warming up, beside the limit of a run.
 GRACE = 300.0
 INSTALL_SECONDS = 3600.0
+#: Times that a short fit is made of a problem with a single fold, the best of which counts; those of several are averaged.
+REPEATS = 3
 #: What a script says of every test row; too much for the reports.
 PER_ROW = ("lpd", "predicted")
 
@@ -118,7 +120,7 @@ def measure(options: argparse.Namespace, checkpoint: Path) -> list[dict[str, Any
             elapsed = int(time.monotonic() - start)
             print(f"[{elapsed // 60:3d}:{elapsed % 60:02d}] {i}/{len(todo)} {describe(folds[0])}", flush=True)
             with checkpoint.open("a") as file:
-                for row in run_folds(missing):
+                for row in run_folds(missing, REPEATS if len(folds) == 1 else 1):
                     file.write(json.dumps(row) + "\n")
                     done[key(row)] = row
                     print(f"    {outcome(row)}", flush=True)
@@ -160,10 +162,10 @@ def environment(name: str) -> str | Exception:
     return python
 
 
-def run_folds(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def run_folds(tasks: list[dict[str, Any]], repeats: int = 1) -> list[dict[str, Any]]:
     """Size of each fold, status and what the peer's process measured on the whole test set, see `run_script`."""
     first, folds = tasks[0], [problems.load(task["problem"], task["fold"]) for task in tasks]
-    found = run_script(first["peer"], first["method"], folds, first["threads"], first["limit"], first["seed"])
+    found = run_script(first["peer"], first["method"], folds, first["threads"], first["limit"], first["seed"], repeats)
     rows = []
     for task, problem, measured in zip(tasks, folds, found, strict=True):
         row = task | {"n": len(problem.y_train), "d": problem.X_train.shape[1]}
@@ -173,7 +175,7 @@ def run_folds(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run_script(
-    peer: str, method: str, todo: Sequence[problems.Problem], threads: str | None, limit: float, seed: int
+    peer: str, method: str, todo: Sequence[problems.Problem], threads: str | None, limit: float, seed: int, repeats: int = 1
 ) -> list[dict[str, Any]]:
     """For each problem a status ("ok", "timeout", or what went wrong) and, if it is "ok", what `peer_runs/driver.py` writes.
 
@@ -182,7 +184,7 @@ def run_script(
     Parameters
     ----------
     threads : "1", "default" (the package's own choice), or None: what the thread variables of this process say.
-    limit : seconds for a fit with prediction.
+    limit : seconds for a fit with prediction; repeats : most times that a short one is made, the best of which counts.
     """
     python = environment(peer)
     if isinstance(python, Exception):
@@ -194,7 +196,7 @@ def run_script(
             problem.write(file)
         while len(rows) < len(todo):
             left, result = [str(file) for file in files[len(rows) :]], Path(folder) / f"from-{len(rows)}.jsonl"
-            command = [python, str(SCRIPTS / f"run_{peer}.py"), method, str(result), str(limit), str(seed), *left]
+            command = [python, str(SCRIPTS / f"run_{peer}.py"), method, str(result), str(limit), str(seed), str(repeats), *left]
             failure = run_process(command, variables(peer, threads), limit * len(left) + GRACE)
             if result.exists():
                 rows += [{"status": "ok"} | json.loads(line) for line in result.read_text().splitlines()]

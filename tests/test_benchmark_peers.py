@@ -84,7 +84,17 @@ def test_the_rows_of_a_report_have_scores_but_nothing_per_test_row(fake: None) -
         assert (row["status"], row["fold"], row["n"], row["n_test"]) == ("ok", fold, len(split.y_train), len(split.y_test))
         assert row["mlpd"] == pytest.approx(share_of(split).mean())
         assert not set(peers.PER_ROW) & set(row)
+        assert row["repeats"] == 1
     assert len(rows) == 2
+
+
+def test_a_fold_that_is_left_over_is_timed_as_often_as_the_others(fake: None, tmp_path: Path) -> None:
+    options, checkpoint = options_for("shares", 2), tmp_path / "some.partial.jsonl"
+    first, *_ = peers.run_folds(peers.plan(options)[:1])
+    checkpoint.write_text(json.dumps(first) + "\n")
+    assert [row["repeats"] for row in peers.measure(options, checkpoint)] == [1, 1]
+    single = peers.measure(options_for("shares", 1), tmp_path / "single.partial.jsonl")
+    assert [row["repeats"] for row in single] == [peers.REPEATS]
 
 
 def test_folds_after_one_that_fails_are_run_all_the_same(fake: None) -> None:

@@ -156,7 +156,7 @@ class KernelStack:
 
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
-        with single_threaded_if_small(self.n):
+        with workers_for(self.n, self.n_classes):
             columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
             single, small = columns.shape[2] == 1, self.n < THREADS_FROM
             if single and small and self.K.ndim == 2:  # reads K once for all classes
@@ -250,7 +250,9 @@ class DenseBlocks(KernelStack):
         Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
         w = site_means.reshape(self.n_classes, self.n, -1).take(self.order, axis=1).astype(self.B.dtype, copy=False)
-        with single_threaded_if_small(self.n):
+        # Products with vectors are bound by memory, so threads gain little; where the factors have threads of ours, those of BLAS
+        # would go on spinning in their way
+        with workers_for(self.n, self.n_classes):
             Bw = np.stack([self.B.times(k, w[k]) for k in range(self.n_classes)])
             q = Bw.sum(axis=0)
             lower_times_in_place(self.factor_p, q)
@@ -286,8 +288,8 @@ class DenseBlocks(KernelStack):
         gram = np.zeros((c * (c + 1) // 2, n))
         # as refresh() does: a thread of BLAS goes on spinning for a while after its work, in the way of threads of our own
         with workers_for(n, c) as threads:
-            workers = max(1, min(threads, n // MARGINAL_POINTS[0]))
             room = max(MARGINAL_ROOM[0] * n * n, MARGINAL_ROOM[1])
+            workers = max(1, min(threads, n // MARGINAL_POINTS[0], int(room / (c * n * MARGINAL_POINTS[0]))))
             groups = self._groups(workers, int(np.clip(room / (c * n * workers), *MARGINAL_POINTS)))
             most = max(last - first for _, first, last in groups)
             left = iter(groups)

@@ -50,7 +50,7 @@ class SymmetricStack:
     def times(self, k: int, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Matrix k times X (n, m)."""
         a, lower = self.triangle(k)
-        if X.shape[1] > 1 or self.n >= THREADS_FROM:
+        if X.shape[1] != 1 or self.n >= THREADS_FROM:
             return symmetric_times(a, X, lower=lower, out=out)
         out = np.empty_like(X) if out is None else out
         _times_column(a, lower, X[:, 0], out[:, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -45,6 +45,7 @@ SEARCH_ROUNDING = 0.01
 EXTENSION_TOL = 1e-4
 
 
+@final
 @dataclass(frozen=True)
 class NestedEP:
     """Full nested EP.
@@ -57,7 +58,8 @@ class NestedEP:
         "converge" its standard one. The fixed point is the same.
     inner_updates : "sequential" rank-1 updates inside a sweep, or "parallel" ones after it (appendix A).
     updates : "parallel" outer updates, or "sequential" rank-c ones, which cost (cn)² memory and are for small n.
-    precision : "double", or "mixed": single precision while that saves iterations in double. The fixed point is the same.
+    precision : "double", or "mixed": single precision while that saves iterations in double. The fixed point is the same. In a
+        search over hyperparameters also evaluations wholly in single precision, where rounding is small beside their tolerance.
     max_iter : most outer iterations.
     tol : largest undamped mismatch of tilted and marginal moments, in marginal standard deviations (means) and relative
         (variances), that counts as converged. 0 runs to ``max_iter``.
@@ -88,20 +90,20 @@ class NestedEP:
     def infer_for_search(self, K: FloatArray, y: IntArray, n_classes: int, tol: float, init: Fit | None = None) -> Fit:
         """As :meth:`infer`, to another tolerance, where only the evidence and its gradient are wanted.
 
-        In mixed precision all of it is in single precision, if rounding can change the evidence by no more than SEARCH_ROUNDING
-        and leaves less than ``tol`` of the residual. That result predicts nothing.
+        In mixed precision all of it is in single precision, if rounding is estimated to change the evidence by no more than
+        SEARCH_ROUNDING and leaves less than ``tol`` of the residual. That result predicts nothing.
         """
         method = replace(self, tol=tol)
-        if self.precision == "double" or rounding_in_single_precision(K)[1] > tol:
+        if self.precision == "double" or self.max_iter == 1 or rounding_in_single_precision(K)[1] > tol:
             return method.infer(K, y, n_classes, init)
-        rough, error = method._infer_in_single_precision(K, y, n_classes, init)
-        if not rough.converged:
-            return method.infer(K, y, n_classes, init)
-        if error <= SEARCH_ROUNDING:
+        rough, error = replace(method, max_iter=self.max_iter - 1)._infer_in_single_precision(K, y, n_classes, init)
+        if (rough.converged and error <= SEARCH_ROUNDING) or rough.status is Status.NOT_POSITIVE_DEFINITE:
             return replace(rough, posterior=replace(rough.posterior, blocks=Released()))
-        fit = replace(method, precision="double").infer(K, y, n_classes, rough.without_factor())
-        later = tuple(row._replace(iteration=row.iteration + rough.n_iter) for row in fit.history)
-        return replace(fit, history=(*rough.history, *later))
+        start, way = init if rough.sites is None else rough.without_factor(), rough.history
+        del rough  # its factor, before there is one in double precision
+        fit = replace(method, precision="double", max_iter=self.max_iter - len(way)).infer(K, y, n_classes, start)
+        later = tuple(row._replace(iteration=row.iteration + len(way)) for row in fit.history)
+        return replace(fit, history=(*way, *later))
 
     def _infer_in_single_precision(
         self, K: FloatArray, y: IntArray, n_classes: int, init: Fit | None

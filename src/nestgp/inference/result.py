@@ -104,7 +104,7 @@ class Fit:
         return solved[:, :, -1], 0.5 * (cov + cov.transpose(0, 2, 1))
 
     def without_factor(self) -> Fit:
-        """The same result without the (c/2 + 1) n² doubles that prediction and gradient need: enough for a warm start."""
+        """The same result without the (⌈c/2⌉ + 1) n² doubles that prediction and gradient need: enough for a warm start."""
         posterior = replace(self.posterior, blocks=Released())
         return replace(self, posterior=posterior, gradient=None, site_moments=None)
 
