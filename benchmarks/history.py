@@ -78,25 +78,25 @@ def read(path: Path) -> list[Entry]:
 def worse(runs: Iterable[Entry]) -> list[str]:
     """A line for every ratio whose latest value is more than 15 % worse than the median of up to five before it.
 
-    Those of the same machine: on another one, the two sides of a ratio need not be faster or slower alike.
+    Every machine is judged by itself: on another one, the two sides of a ratio need not be faster or slower alike. Runs that
+    do not say which it was are left out.
     """
-    values: dict[str, list[tuple[str | None, float]]] = {}
+    values: dict[tuple[str, str], list[float]] = {}
     better: dict[str, str] = {}
-    for run in runs:
+    for run in (run for run in runs if "machine" in run):
         for row in run["rows"]:
             for column, value in row["ratios"].items():
                 name = f"{run['benchmark']} {_label(row['key'])} {column}"
-                values.setdefault(name, []).append((run.get("machine"), value))
+                values.setdefault((name, run["machine"]), []).append(value)
                 better[name] = run["better"][column]
     lines = []
-    for name, (*before, (here, latest)) in values.items():
-        earlier = [value for where, value in before if where == here]
-        if not earlier:
+    for (name, machine), (*before, latest) in values.items():
+        if not before:
             continue
-        usual = median(earlier[-EARLIER:])
+        usual = median(before[-EARLIER:])
         change = latest / usual - 1.0
         if (change if better[name] == "lower" else -change) > TOLERANCE:
-            lines.append(f"worse: {name} {usual:.3g} -> {latest:.3g} ({100.0 * change:+.0f} %)")
+            lines.append(f"worse: {name} {usual:.3g} -> {latest:.3g} ({100.0 * change:+.0f} %, {machine})")
     return lines
 
 

@@ -14,12 +14,12 @@ KEY = {"n": 1157, "c": 3, "threads": 1}
 def runs(*values: float, better: str = "lower", name: str = "floor", **key: Any) -> list[history.Entry]:
     """One run per value, each with a single row."""
     rows = [{**(key or KEY), "ratio": value} for value in values]
-    return [history.entry(name, [row], {"ratio": better}, tuple(key or KEY)) for row in rows]
+    return [history.entry(name, [row], {"ratio": better}, tuple(key or KEY)) | {"machine": "m"} for row in rows]
 
 
 def test_a_worse_ratio_is_told_with_its_key_and_its_change() -> None:
     told = history.worse(runs(1.21, 1.45))
-    assert told == ["worse: floor n=1157 c=3 threads=1 ratio 1.21 -> 1.45 (+20 %)"]
+    assert told == ["worse: floor n=1157 c=3 threads=1 ratio 1.21 -> 1.45 (+20 %, m)"]
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,22 @@ def test_the_latest_is_compared_with_the_median_of_up_to_five_before(
 
 def test_every_key_and_every_benchmark_has_a_history_of_its_own() -> None:
     mixed = [*runs(1.0, n=200), *runs(2.0, n=500), *runs(3.0, name="wine", n=200), *runs(1.3, n=200), *runs(2.0, n=500)]
-    assert history.worse(mixed) == ["worse: floor n=200 ratio 1 -> 1.3 (+30 %)"]
+    assert history.worse(mixed) == ["worse: floor n=200 ratio 1 -> 1.3 (+30 %, m)"]
 
 
 def test_only_runs_of_the_same_machine_are_compared() -> None:
-    first, second, third = (run | {"machine": name} for run, name in zip(runs(1.0, 2.0, 1.2), "aba", strict=True))
+    first, second, third, last = (run | {"machine": name} for run, name in zip(runs(1.0, 2.0, 1.2, 2.1), "abab", strict=True))
     assert history.worse([first, second]) == []
-    assert history.worse([first, second, third]) == ["worse: floor n=1157 c=3 threads=1 ratio 1 -> 1.2 (+20 %)"]
+    told = ["worse: floor n=1157 c=3 threads=1 ratio 1 -> 1.2 (+20 %, a)"]
+    assert history.worse([first, second, third]) == told
+    assert history.worse([first, second, third, last]) == told  # what came of another machine later hides nothing
+    nowhere = [{name: value for name, value in run.items() if name != "machine"} for run in runs(1.0, 2.0)]
+    assert history.worse(nowhere) == []
     assert history.origin()["machine"].endswith("cores")
 
 
 def test_a_change_for_the_worse_of_a_ratio_that_should_be_high_is_negative() -> None:
-    assert history.worse(runs(8.0, 6.0, better="higher", n=500)) == ["worse: floor n=500 ratio 8 -> 6 (-25 %)"]
+    assert history.worse(runs(8.0, 6.0, better="higher", n=500)) == ["worse: floor n=500 ratio 8 -> 6 (-25 %, m)"]
 
 
 def test_rows_without_a_ratio_are_left_out() -> None:
@@ -103,7 +107,7 @@ def test_save_adds_a_line_per_run_and_check_fails_on_the_latest(folder: Path, ca
         statuses.append(command.main(["--check"]))
     assert statuses == [0, 1, 0]
     # Once by the run, once by the check.
-    assert capsys.readouterr().out.count("worse: floor n=1157 c=3 threads=1 ratio 1.2 -> 1.5 (+25 %)") == 2
+    assert capsys.readouterr().out.count("worse: floor n=1157 c=3 threads=1 ratio 1.2 -> 1.5 (+25 %") == 2
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["rows"][0]["ratios"]["ratio"] for line in lines] == [1.2, 1.5, 1.2]
     assert set(lines[0]) == {"date", "nestgp", "commit", "machine", "benchmark", "better", "rows"}
