@@ -23,11 +23,17 @@ HISTORY = RESULTS / "history.jsonl"
 PACKAGES = ("nestgp", "numpy", "scipy", "scikit-learn", "numba")
 
 
-def alternate(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Best time of each task in seconds, the tasks taking turns so that a disturbance hits all of them."""
+def alternate(tasks: dict[str, Callable[[], Any]], repeats: int, settle: bool = False) -> dict[str, float]:
+    """Best time of each task in seconds, the tasks taking turns so that a disturbance hits all of them.
+
+    ``settle`` : every turn is two runs, the second of which counts, for short tasks: threads of BLAS go on spinning for a while
+    after their work, in the way of another task's.
+    """
     best = dict.fromkeys(tasks, float("inf"))
     for _ in range(repeats):
         for name, task in tasks.items():
+            if settle:
+                task()
             start = time.perf_counter()
             task()
             best[name] = min(best[name], time.perf_counter() - start)

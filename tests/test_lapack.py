@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -91,6 +93,46 @@ def test_products_with_a_triangle(columns: int, transposed: bool, dtype: type) -
     X = rng.normal(size=(9, columns)).astype(dtype)
     left, right = X.copy(), X.T.copy(order="C")
     lapack.lower_times_in_place(full, left, transposed=transposed)
-    lapack.lower_times_in_place(full, right, "R", transposed=transposed)
+    lapack.lower_times_in_place(full, right, "R", transposed=transposed, factor=-2.0)
     assert_allclose(left, L @ X, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
-    assert_allclose(right, X.T @ L, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
+    assert_allclose(right, -2.0 * X.T @ L, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arithmetic_on_parts_in_either_order(order: Literal["C", "F"], transposed: bool, dtype: type) -> None:
+    """Triangles may be row-major or column-major, and so may what they meet."""
+    rng = np.random.default_rng(6)
+    whole = np.array(rng.normal(size=(12, 12)) + 12 * np.eye(12), dtype=dtype, order=order)
+    before = whole.astype(np.float64)
+    part, L, C = (slice(7, 12), slice(0, 7)), np.tril(before[:7, :7]), before[7:, 7:]
+    atol = 1e-12 if dtype is np.float64 else 1e-4
+    for operate, T in [
+        (lapack.lower_times_in_place, L.T if transposed else L),
+        (lapack.solve_lower_in_place, np.linalg.inv(L.T if transposed else L)),
+    ]:
+        now = whole.copy(order="K")
+        operate(now[:7, :7], now[part], "R", transposed=transposed)
+        assert_allclose(now[part], before[part] @ T, rtol=0, atol=atol)
+        now[part] = whole[part]
+        np.testing.assert_array_equal(now, whole)
+        now = whole.copy(order="K")
+        operate(now[:7, :7], now[:7, 7:], "L", transposed=transposed)
+        assert_allclose(now[:7, 7:], T @ before[:7, 7:], rtol=0, atol=atol)
+    X = np.array(rng.normal(size=(4, 5) if transposed else (5, 4)), dtype=dtype, order=order)
+    Y = np.array(rng.normal(size=(4, 3) if transposed else (3, 4)), dtype=dtype, order=order)
+    now = whole.copy(order="K")
+    lapack.add_gram(now[7:, 7:], X, -0.5, transposed)
+    lapack.add_product(now[:5, :3], X, Y, 2.0, transposed)
+    gram, product = (X.T @ X, X.T @ Y) if transposed else (X @ X.T, X @ Y.T)
+    assert_allclose(np.tril(now[7:, 7:]), np.tril(C - 0.5 * gram), rtol=0, atol=atol)
+    assert_allclose(now[:5, :3], before[:5, :3] + 2.0 * product, rtol=0, atol=atol)
+
+
+def test_rows_shared_out_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, B = np.random.default_rng(7).normal(size=(61, 40)), np.random.default_rng(8).normal(size=(40, 30))
+    monkeypatch.setattr(lapack, "SHARED_PRODUCT", 0)
+    for count in (1, 2, 3):
+        monkeypatch.setattr("nestgp.threads.blas_threads", lambda count=count: count)
+        assert_allclose(lapack.multiply_by_rows(A, B), A @ B, rtol=0, atol=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from nestgp import linalg, threads
+from nestgp import linalg, symmetric, threads
 from nestgp.lapack import NotPositiveDefiniteError
 from nestgp.linalg import DenseBlocks, unpack_blocks
 from nestgp.sites import site_locations, site_means, site_weights
@@ -106,12 +106,13 @@ def test_a_shift_of_the_site_means_common_to_all_classes_changes_nothing() -> No
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.usefixtures("grouping")
-@pytest.mark.parametrize("c", [2, 3])
-def test_one_and_two_threads_agree_with_dense_above_the_threshold(
-    c: int, per_class: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("n", "c"), [(300, 2), (300, 3), (410, 3)])
+def test_any_number_of_threads_agrees_with_dense_above_the_thresholds(
+    n: int, c: int, per_class: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = 300
     assert n > threads.THREADS_FROM
+    assert (n >= threads.SHARED_FROM) == (n == 410)
+    monkeypatch.setattr(symmetric, "SHARED_NUMBERS", 0)
     K, alpha, beta, y = make(n, c, per_class, smallest=1e-10)
     mu, Sigma = dense_posterior(K, alpha, beta, y)
     M = dense_m(K, alpha, y)
@@ -120,7 +121,7 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
         [[Sigma[k * n + i, m * n + i] for i in range(n)] for k, m in zip(rows, cols, strict=True)]
     )
     found = []
-    for count in (1, 2):
+    for count in (1, 2, 3):
         monkeypatch.setattr("nestgp.threads.blas_threads", lambda count=count: count)
         blocks = refreshed(K, alpha, y)
         mean = blocks.multiply_kernel(blocks.solve(site_means(beta, site_weights(alpha, y))))
@@ -130,8 +131,9 @@ def test_one_and_two_threads_agree_with_dense_above_the_threshold(
         every = sum(M[k * n : (k + 1) * n, k * n : (k + 1) * n] for k in range(c))
         assert_allclose(blocks.m_blocks(), every, rtol=0, atol=1e-9)
         found.append((blocks.log_det, blocks.marginal_blocks()))
-    assert found[0][0] == pytest.approx(found[1][0], abs=1e-10)
-    assert_allclose(found[0][1], found[1][1], rtol=0, atol=1e-10)
+    for log_det, marginals in found[1:]:
+        assert log_det == pytest.approx(found[0][0], abs=1e-10)
+        assert_allclose(marginals, found[0][1], rtol=0, atol=1e-10)
 
 
 @pytest.mark.usefixtures("grouping")

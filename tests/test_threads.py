@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,3 +78,59 @@ def test_an_error_in_a_worker_thread_is_not_lost() -> None:
 
     with pytest.raises(ArithmeticError, match="from a thread"):
         threads.for_each(task, 4, workers=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_every_task_is_done_once_and_none_is_still_running(workers: int) -> None:
+    done = []
+
+    def task(k: int) -> None:
+        time.sleep(0.001 * (k % 3))
+        done.append(k)
+
+    threads.for_each(task, 20, workers)
+    assert sorted(done) == list(range(20))
+
+
+def test_after_an_error_those_running_end_and_no_other_begins() -> None:
+    begun, ended = [], []
+
+    def task(k: int) -> None:
+        begun.append(k)
+        if k == 1:
+            raise IndexError("a task's own")
+        time.sleep(0.05)
+        ended.append(k)
+
+    with pytest.raises(IndexError, match="a task's own"):
+        threads.for_each(task, 10, workers=2)
+    assert set(begun) - set(ended) == {1}
+    assert len(begun) < 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    threads.for_each(lambda k: None, 4, workers=2)
+    child = os.fork()
+    if child == 0:
+        try:
+            threads.for_each(lambda k: time.sleep(0.001), 4, workers=2)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    give_up = time.monotonic() + 30.0
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > give_up:
+            os.kill(child, 9)
+        time.sleep(0.01)
+    assert ended[1] == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_bands_of_a_triangle_are_alike_in_size(count: int) -> None:
+    bands = threads.bands(1000, count)
+    assert [first for first, _ in bands] == [0, *(last for _, last in bands[:-1])]
+    assert bands[-1][1] == 1000
+    sizes = [last**2 - first**2 for first, last in bands]
+    assert max(sizes) - min(sizes) < 0.01 * 1000**2

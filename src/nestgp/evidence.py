@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from nestgp.arrays import FloatArray
+from nestgp.threads import single_threaded_blas
 
 
 class Blocks(Protocol):
@@ -51,9 +52,10 @@ def evidence_gradient(blocks: Blocks, b: FloatArray) -> FloatArray:
 def _half_difference(b: FloatArray, M: FloatArray) -> FloatArray:
     """½ (Σ_k b_k b_kᵀ − M) in place of M, a block of rows at a time."""
     M *= -0.5
-    for start in range(0, M.shape[0], 256):
-        rows = slice(start, start + 256)
-        M[rows] += 0.5 * (b[:, rows].T @ b)
+    with single_threaded_blas():
+        for start in range(0, M.shape[0], 256):
+            rows = slice(start, start + 256)
+            M[rows] += 0.5 * (b[:, rows].T @ b)
     return M
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from nestgp.arrays import FloatArray
-from nestgp.lapack import cholesky_in_place, gram_of_lower_in_place, triangular_inverse_in_place
+from nestgp.halves import Routines, for_each_matrix
+from nestgp.lapack import gram_of_lower_in_place
 from nestgp.linalg import KernelStack
 from nestgp.symmetric import clear_upper, form_scaled, mirror
-from nestgp.threads import for_each, single_threaded_if_small, workers_for
+from nestgp.threads import single_threaded_if_small, workers_for
 
 #: Where τ·K_ii is below this, (1 − diag A⁻¹)/τ has lost too many digits and K_ii − |E K_i|² is used.
 SMALL_SITE = 1e-6
@@ -46,15 +47,15 @@ class IndependentBlocks(KernelStack):
         root = np.sqrt(tau)
         log_dets, order = np.empty(self.n_factors), np.arange(self.n)
 
-        def invert(k: int) -> None:
+        def invert(k: int, routines: Routines) -> None:
             form_scaled(self.class_kernel(k), root[k], order, True, self.E[k])
-            log_dets[k] = cholesky_in_place(self.E[k])
-            triangular_inverse_in_place(self.E[k])
+            log_dets[k] = routines.cholesky(self.E[k], True)
+            routines.triangular_inverse(self.E[k], True)
             clear_upper(self.E[k])
             self.E[k] *= root[k]
 
         with workers_for(self.n, self.n_factors) as workers:
-            for_each(invert, self.n_factors, workers)
+            for_each_matrix(invert, self.n_factors, self.n, workers)
         self.log_det = float(log_dets.sum()) * (self.n_classes // self.n_factors)
 
     def solve(self, site_means: FloatArray) -> FloatArray:

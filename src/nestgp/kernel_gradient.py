@@ -37,6 +37,7 @@ from nestgp.kernels import (
     is_list,
     lengthscales_of,
 )
+from nestgp.lapack import multiply_by_rows
 
 BLOCK_BYTES = 64 * 2**20
 """Largest (2b, 2b, p) gradient block asked of a kernel that has no contraction of its own."""
@@ -229,9 +230,9 @@ def _columns(Z: FloatArray, H: FloatArray, rows: FloatArray) -> FloatArray:
     column is summed again from its differences.
     """
     squares = Z**2
-    a, b = rows @ squares, np.einsum("ij,ij->j", Z, H @ Z)
+    a, b = _weighted_rows(rows, squares), np.einsum("ij,ij->j", Z, multiply_by_rows(H, Z))
     gradient: FloatArray = 2 * (a - b)
-    for d in np.flatnonzero(np.abs(a - b) < _CANCELLATION * (np.abs(rows) @ squares + np.abs(b))):
+    for d in np.flatnonzero(np.abs(a - b) < _CANCELLATION * (_weighted_rows(np.abs(rows), squares) + np.abs(b))):
         difference = np.subtract.outer(Z[:, d], Z[:, d])
         difference *= difference
         gradient[d] = np.vdot(H, difference)
@@ -241,10 +242,16 @@ def _columns(Z: FloatArray, H: FloatArray, rows: FloatArray) -> FloatArray:
 def _all_columns(Z: FloatArray, H: FloatArray, rows: FloatArray) -> FloatArray:
     """Σ_ij H_ij |z_i − z_j|², the sum of `_columns`, guarded in the same way: (1,)."""
     squares = np.einsum("ij,ij->i", Z, Z)
-    a, b = rows @ squares, np.vdot(Z, H @ Z)
-    if abs(a - b) < _CANCELLATION * (np.abs(rows) @ squares + abs(b)):
+    a, b = np.vdot(rows, squares), np.vdot(Z, multiply_by_rows(H, Z))
+    if abs(a - b) < _CANCELLATION * (np.vdot(np.abs(rows), squares) + abs(b)):
         return np.array([np.vdot(H, squareform(condensed_sq_dist(Z)))])
     return np.array([2 * (a - b)])
+
+
+def _weighted_rows(weights: FloatArray, A: FloatArray) -> FloatArray:
+    """Σ_i weights_i A_i, without a thread of BLAS, which would go on spinning in the way of ours."""
+    total: FloatArray = np.einsum("i,ij->j", weights, A)
+    return total
 
 
 # --- any other kernel: its own gradient, block by block -----------------------------------------------------

@@ -13,9 +13,12 @@ import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
 from nestgp.arrays import FloatArray
+from nestgp.threads import for_each, single_threaded_blas
 
 #: Below this many multiplications a call through ctypes takes longer than the product, and no BLAS would start a thread.
 SMALL_PRODUCT = 200_000
+#: From so many on, products of tall matrices are worth a thread for every part.
+SHARED_PRODUCT = 10_000_000
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -55,9 +58,9 @@ def _letter(a: FloatArray) -> str:
     return "s" if a.dtype == np.float32 else "d"
 
 
-def _scalars(a: FloatArray) -> tuple[ctypes.c_float, ctypes.c_float] | tuple[ctypes.c_double, ctypes.c_double]:
-    """One and zero in the precision of ``a``."""
-    return (ctypes.c_float(1.0), ctypes.c_float(0.0)) if a.dtype == np.float32 else (ctypes.c_double(1.0), ctypes.c_double(0.0))
+def _scalar(value: float, a: FloatArray) -> ctypes.c_float | ctypes.c_double:
+    """A number in the precision of ``a``."""
+    return ctypes.c_float(value) if a.dtype == np.float32 else ctypes.c_double(value)
 
 
 def _row_lengths(*arrays: FloatArray) -> list[ctypes.c_int]:
@@ -66,6 +69,12 @@ def _row_lengths(*arrays: FloatArray) -> list[ctypes.c_int]:
         if a.dtype != arrays[0].dtype or (a.shape[1] > 1 and a.strides[1] != a.itemsize):
             raise ValueError(f"BLAS needs row-major arrays of one precision, not {a.dtype} with strides {a.strides}")
     return [ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in arrays]
+
+
+def _layout(*arrays: FloatArray) -> tuple[bool, list[ctypes.c_int]]:
+    """Whether all are row-major (and not all column-major), and how many numbers lie between their rows, or columns."""
+    by_rows = all(a.shape[1] == 1 or a.strides[1] == a.itemsize for a in arrays)
+    return by_rows, _row_lengths(*(arrays if by_rows else [a.T for a in arrays]))
 
 
 def cholesky_in_place(a: FloatArray, lower: bool = True) -> float:
@@ -81,9 +90,9 @@ def inverse_from_cholesky_in_place(a: FloatArray, lower: bool = True) -> None:
         raise NotPositiveDefiniteError("a Cholesky factor is singular")
 
 
-def triangular_inverse_in_place(a: FloatArray) -> None:
-    """Overwrite a lower triangular matrix by its inverse; what is above the diagonal stays as it is."""
-    if _call("trtri", a, flags=(b"U", b"N")) != 0:
+def triangular_inverse_in_place(a: FloatArray, lower: bool = True) -> None:
+    """Overwrite a triangular matrix by its inverse; the other triangle stays as it is."""
+    if _call("trtri", a, flags=(_uplo(lower), b"N")) != 0:
         raise NotPositiveDefiniteError("a triangular factor is singular")
 
 
@@ -100,11 +109,26 @@ def multiply(A: FloatArray, B: FloatArray, out: FloatArray | None = None, transp
         out = np.empty((len(A), columns), A.dtype)
     m, n, k = (ctypes.c_int(size) for size in (A.shape[0], columns, A.shape[1]))
     strides = _row_lengths(B, A, out)
-    one, zero = _scalars(A)
+    one, zero = _scalar(1.0, A), _scalar(0.0, A)
     R = ctypes.byref
     gemm = _lapack(_letter(A) + "gemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
     operands = (B.ctypes.data, R(strides[0]), A.ctypes.data, R(strides[1]))  # column-major: outᵀ = Bᵀ Aᵀ
     gemm(b"T" if transposed else b"N", b"N", R(n), R(m), R(k), R(one), *operands, R(zero), out.ctypes.data, R(strides[2]))
+    return out
+
+
+def multiply_by_rows(A: FloatArray, B: FloatArray) -> FloatArray:
+    """A B as :func:`multiply` has it, rows of A shared out among threads of ours, after which none of BLAS goes on spinning."""
+    out = np.empty((len(A), B.shape[1]), A.dtype)
+    with single_threaded_blas() as workers:
+        workers = workers if out.size * A.shape[1] >= SHARED_PRODUCT else 1
+        edges = [len(A) * i // workers for i in range(workers + 1)]
+
+        def work(part: int) -> None:
+            rows = slice(edges[part], edges[part + 1])
+            multiply(A[rows], B, out[rows])
+
+        for_each(work, workers, workers)
     return out
 
 
@@ -117,7 +141,7 @@ def symmetric_times(
         out = np.empty_like(X)
     if not out.size:
         return out
-    one, zero = _scalars(A)
+    one, zero = _scalar(1.0, A), _scalar(0.0, A)
     lda, ldx, ldo = _row_lengths(A, X, out)
     R = ctypes.byref
     if side == "L" and X.shape[1] == 1 and out.flags.c_contiguous:  # symm and gemm take seven times as long for one column
@@ -134,27 +158,65 @@ def symmetric_times(
     return out
 
 
-def lower_times_in_place(L: FloatArray, X: FloatArray, side: str = "L", transposed: bool = False) -> None:
+def lower_times_in_place(
+    L: FloatArray, X: FloatArray, side: str = "L", transposed: bool = False, factor: float = 1.0
+) -> None:
     """Overwrite X (n, m) by L X or Lᵀ X, or with ``side="R"`` X (m, n) by X L or X Lᵀ, in half the flops of a full product.
 
-    Both row-major; nothing above the diagonal of L is looked at.
+    Both row-major, or both column-major; nothing above the diagonal of L is looked at.
     """
-    lda, ldb = _row_lengths(L, X)
-    if side == "L" and X.shape[1] == 1:  # trmm would copy L first
+    if side == "L" and X.shape[1] == 1 and factor == 1.0:  # trmm would copy L first
+        lda, ldb = _row_lengths(L, X)
         trmv = _lapack(_letter(X) + "trmv", *[ctypes.c_char_p] * 3, *[ctypes.c_void_p] * 5)
         n = ctypes.c_int(len(X))
         operands = (ctypes.byref(n), L.ctypes.data, ctypes.byref(lda), X.ctypes.data, ctypes.byref(ldb))
         trmv(b"U", b"N" if transposed else b"T", b"N", *operands)
         return
-    rows, columns = (ctypes.c_int(size) for size in X.shape)
-    one, _ = _scalars(X)
+    _with_lower("trmm", L, X, side, transposed, factor)
+
+
+def solve_lower_in_place(L: FloatArray, X: FloatArray, side: str = "L", transposed: bool = False) -> None:
+    """As :func:`lower_times_in_place` with L⁻¹ in place of L."""
+    _with_lower("trsm", L, X, side, transposed, 1.0)
+
+
+def _with_lower(name: str, L: FloatArray, X: FloatArray, side: str, transposed: bool, factor: float) -> None:
+    by_rows, (lda, ldb) = _layout(L, X)
+    rows, columns = X.shape
+    if by_rows:  # column-major sees Xᵀ and Lᵀ: L X becomes Xᵀ Lᵀ
+        rows, columns, side = columns, rows, "R" if side == "L" else "L"
     R = ctypes.byref
-    trmm = _lapack(_letter(X) + "trmm", *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
-    # column-major sees Xᵀ and Lᵀ: L X becomes Xᵀ Lᵀ
-    how = (b"R" if side == "L" else b"L", b"U", b"T" if transposed else b"N", b"N")
-    trmm(*how, R(columns), R(rows), R(one), L.ctypes.data, R(lda), X.ctypes.data, R(ldb))
+    call = _lapack(_letter(X) + name, *[ctypes.c_char_p] * 4, *[ctypes.c_void_p] * 7)
+    how = (side.encode(), _uplo(by_rows), b"T" if transposed else b"N", b"N")
+    sizes = (R(ctypes.c_int(rows)), R(ctypes.c_int(columns)), R(_scalar(factor, X)))
+    call(*how, *sizes, L.ctypes.data, R(lda), X.ctypes.data, R(ldb))
 
 
-def gram_of_lower_in_place(a: FloatArray) -> None:
-    """Overwrite a lower triangular matrix E by the lower triangle of EᵀE."""
-    _call("lauum", a)
+def add_gram(C: FloatArray, X: FloatArray, factor: float, transposed: bool = False) -> None:
+    """Lower triangle of C += factor · X Xᵀ, or XᵀX; both row-major, or both column-major."""
+    by_rows, (ldc, ldx) = _layout(C, X)
+    R = ctypes.byref
+    syrk = _lapack(_letter(C) + "syrk", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 8)
+    sizes = (R(ctypes.c_int(len(C))), R(ctypes.c_int(X.shape[0 if transposed else 1])))
+    operands = (R(_scalar(factor, C)), X.ctypes.data, R(ldx), R(_scalar(1.0, C)), C.ctypes.data, R(ldc))
+    syrk(_uplo(by_rows), b"T" if transposed != by_rows else b"N", *sizes, *operands)
+
+
+def add_product(C: FloatArray, X: FloatArray, Y: FloatArray, factor: float, transposed: bool = False) -> None:
+    """C += factor · X Yᵀ, or XᵀY; all row-major, or all column-major."""
+    by_rows, (ldc, ldx, ldy) = _layout(C, X, Y)
+    inner, (rows, columns) = X.shape[0 if transposed else 1], C.shape
+    first, second = (X, ldx), (Y, ldy)
+    if by_rows:  # column-major sees Cᵀ = Y Xᵀ, of transposed factors
+        first, second, rows, columns = second, first, columns, rows
+    R = ctypes.byref
+    gemm = _lapack(_letter(C) + "gemm", *[ctypes.c_char_p] * 2, *[ctypes.c_void_p] * 11)
+    how = (b"T", b"N") if transposed != by_rows else (b"N", b"T")
+    sizes = [R(ctypes.c_int(size)) for size in (rows, columns, inner)]
+    operands = [part for A, lda in (first, second) for part in (A.ctypes.data, R(lda))]
+    gemm(*how, *sizes, R(_scalar(factor, C)), *operands, R(_scalar(1.0, C)), C.ctypes.data, R(ldc))
+
+
+def gram_of_lower_in_place(a: FloatArray, lower: bool = True) -> None:
+    """Overwrite a lower triangular matrix E by the lower triangle of EᵀE, or Eᵀ in an upper triangle by that one of EᵀE."""
+    _call("lauum", a, flags=(_uplo(lower),))

@@ -12,20 +12,12 @@ from itertools import pairwise
 
 import numba
 import numpy as np
-from scipy.linalg.blas import dsyrk, ssyrk
 
 from nestgp.arrays import FloatArray, IntArray
-from nestgp.lapack import (
-    NotPositiveDefiniteError,
-    cholesky_in_place,
-    inverse_from_cholesky_in_place,
-    lower_times_in_place,
-    multiply,
-    symmetric_times,
-    triangular_inverse_in_place,
-)
-from nestgp.symmetric import SymmetricStack, form_scaled, mirror, products_by_row, scale
-from nestgp.threads import THREADS_FROM, for_each, single_threaded_if_small, workers_for
+from nestgp.halves import Routines, add_gram_in_bands, for_each_matrix, routines_for
+from nestgp.lapack import NotPositiveDefiniteError, lower_times_in_place, multiply
+from nestgp.symmetric import SymmetricStack, form_scaled, mirror, products_by_row, scale, times_vectors, transpose
+from nestgp.threads import for_each, workers_for
 
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
@@ -39,16 +31,6 @@ MARGINAL_POINTS, MARGINAL_ROOM = (64, 256), (2.0, 1e6)
 PREDICT_ROWS = 400
 #: Relative size of a negative eigenvalue of K that is rounding and not an error.
 PSD_SLACK = 1e-6
-
-
-@numba.njit(cache=True, nogil=True)
-def _take_columns(a, first, out):  # type: ignore[no-untyped-def]
-    """Columns of ``a`` (n, n), from ``first`` on, as the rows of ``out`` (m, n), by tiles that stay in cache."""
-    tile = 32
-    for r0 in range(0, a.shape[0], tile):
-        for p in range(len(out)):
-            for r in range(r0, min(r0 + tile, a.shape[0])):
-                out[p, r] = a[r, first + p]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -148,23 +130,28 @@ class KernelStack:
             scratch = self.class_kernel(k).copy()
             scratch[np.diag_indices(self.n)] += PSD_SLACK * float(np.diagonal(scratch).mean()) + np.finfo(float).tiny
             try:
-                with single_threaded_if_small(self.n):
-                    cholesky_in_place(scratch)
+                with workers_for(self.n, 1) as workers:
+                    routines_for(self.n, workers).cholesky(scratch, True)
             except NotPositiveDefiniteError:
                 which = "" if self.K.ndim == 2 else f" of class {k}"
                 raise NotPositiveDefiniteError(f"the kernel matrix{which} is not positive semi-definite") from None
 
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
-        with workers_for(self.n, self.n_classes):
-            columns = np.ascontiguousarray(b, self.K.dtype).reshape(self.n_classes, self.n, -1)
-            single, small = columns.shape[2] == 1, self.n < THREADS_FROM
-            if single and small and self.K.ndim == 2:  # reads K once for all classes
-                products = multiply(columns[:, :, 0], self.K)
+        columns = b.reshape(self.n_classes, self.n, -1)
+        with workers_for(self.n, self.n_classes) as workers:
+            if columns.shape[2] == 1:
+                vectors = columns[None, :, :, 0] if self.K.ndim == 2 else columns.transpose(0, 2, 1)
+                products = times_vectors([(K, True) for K in self.K.reshape(-1, self.n, self.n)], vectors, workers)
             else:
-                times = symmetric_times if single and not small else multiply  # a triangle is read sooner than a square
-                products = np.stack([times(self.class_kernel(k), columns[k]) for k in range(self.n_classes)])
-            return products.reshape(b.shape).astype(np.float64, copy=False)
+                columns = np.ascontiguousarray(columns, self.K.dtype)
+                products = np.empty(columns.shape, self.K.dtype)
+
+                def work(k: int) -> None:
+                    multiply(self.class_kernel(k), columns[k], products[k])
+
+                for_each(work, self.n_classes, workers)
+        return products.reshape(b.shape).astype(np.float64, copy=False)
 
 
 class DenseBlocks(KernelStack):
@@ -209,29 +196,26 @@ class DenseBlocks(KernelStack):
         root = np.sqrt(pi[:, self.order]).astype(self.B.dtype, copy=False)
         log_dets, errors = np.empty(self.n_classes), np.empty(self.n_classes + 1)
 
-        def factor(a: FloatArray, k: int, lower: bool = True) -> float:
+        def factor(a: FloatArray, k: int, lower: bool, routines: Routines) -> float:
             before = np.diagonal(a).copy()
-            log_det = cholesky_in_place(a, lower)
+            log_det = routines.cholesky(a, lower)
             errors[k] = np.sum(before / np.square(np.diagonal(a), dtype=np.float64))
             return log_det
 
-        def invert(k: int) -> None:
+        def invert(k: int, routines: Routines) -> None:
             A, lower = self.B.triangle(k)
             form_scaled(self.class_kernel(k), root[k], self.order, lower, A)
-            log_dets[k] = factor(A, k, lower)
-            inverse_from_cholesky_in_place(A, lower)
+            log_dets[k] = factor(A, k, lower, routines)
+            routines.inverse(A, lower)
             scale(A, root[k], lower)
 
-        def add_up(band: int) -> None:
-            self.B.sum_lower(edges[band], edges[band + 1], self.factor_p)
-
         with workers_for(self.n, self.n_classes) as workers:
-            for_each(invert, self.n_classes, workers)
-            edges = (self.n * np.sqrt(np.linspace(0.0, 1.0, workers + 1))).astype(int)  # bands of the triangle, alike in size
-            for_each(add_up, workers, workers)
-            log_det_p = factor(self.factor_p, -1)
-            mirror(self.factor_p)
-            triangular_inverse_in_place(self.factor_p)
+            for_each_matrix(invert, self.n_classes, self.n, workers)
+            self.B.sum_lower(self.factor_p, workers)
+            routines = routines_for(self.n, workers)
+            log_det_p = factor(self.factor_p, -1, True, routines)
+            mirror(self.factor_p, workers)
+            routines.triangular_inverse(self.factor_p, True)
         log_total = float(np.log(pi.sum(axis=0) if total is None else total).sum())
         self.log_det = float(log_dets.sum()) + log_det_p - log_total
         self.log_det_error = float(np.finfo(self.B.dtype).eps * errors.sum())
@@ -250,15 +234,12 @@ class DenseBlocks(KernelStack):
         Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
         w = site_means.reshape(self.n_classes, self.n, -1).take(self.order, axis=1).astype(self.B.dtype, copy=False)
-        # Products with vectors are bound by memory, so threads gain little; where the factors have threads of ours, those of BLAS
-        # would go on spinning in their way
-        with workers_for(self.n, self.n_classes):
-            Bw = np.stack([self.B.times(k, w[k]) for k in range(self.n_classes)])
+        with workers_for(self.n, self.n_classes) as workers:
+            Bw = self.B.times_each(w, workers)
             q = Bw.sum(axis=0)
             lower_times_in_place(self.factor_p, q)
             lower_times_in_place(self.factor_p, q, transposed=True)
-            for k in range(self.n_classes):
-                Bw[k] -= self.B.times(k, q)
+            Bw -= self.B.times_each(np.broadcast_to(q, Bw.shape), workers)
         out = np.empty(Bw.shape)
         out[:, self.order] = Bw
         return out.reshape(site_means.shape)
@@ -302,7 +283,7 @@ class DenseBlocks(KernelStack):
                     for j, k in enumerate(others):
                         self.B.rows(k, first, here[j * m : (j + 1) * m])
                     lower_times_in_place(self.factor_p, here, "R", transposed=True)  # one product packs L_P⁻¹ once
-                    _take_columns(self.factor_p, first, columns)
+                    transpose(self.factor_p[:, first:last], columns)
                     _add_marginals(here.reshape(-1, m, n), own, columns, first, inv_pi, gram)
 
             for_each(work, workers, workers)
@@ -341,29 +322,39 @@ class DenseBlocks(KernelStack):
 
     def m_blocks(self, k: int | None = None) -> FloatArray:
         """M_kk = B_k − W_kᵀ W_k, W_k = L_P⁻¹ B_k (n, n); summed over the classes when ``k`` is None, the last as L_Pᵀ − Σ W_k."""
-        classes = range(self.n_classes) if k is None else [k]
-        if k is None:
-            M = np.empty((self.n, self.n), self.B.dtype)
-            self.B.sum_lower(0, self.n, M)
-        else:
-            M = self.B.full(k)
-        syrk = ssyrk if M.dtype == np.float32 else dsyrk
-        with single_threaded_if_small(self.n):
-            for first in range(0, self.n, 256):
-                last = min(first + 256, self.n)
+        c, n = self.n_classes, self.n
+        made = list(range(c - 1)) if k is None else [k]
+        M = np.empty((n, n), self.B.dtype) if k is None else self.B.full(k)
+        with workers_for(n, c) as workers:
+            if k is None:
+                self.B.sum_lower(M, workers)
+            most = min(workers, len(made))
+            for first in range(0, n, 256):
+                last = min(first + 256, n)
                 L = np.tril(self.factor_p[first:last, :last], first)
                 rest = np.triu(self.factor_p[first:last], first + 1)
                 rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
-                for m in classes:
-                    W = rest if k is None and m == self.n_classes - 1 else self.B.from_left(L, m)
-                    # lower triangle of M −= WᵀW, in place: LAPACK's order is the transpose of ours
-                    syrk(-1.0, W.T, beta=1.0, c=M.T, overwrite_c=1)
-                    if W is not rest:
-                        rest -= W
-        mirror(M)
+                for j in range(0, len(made), most):
+                    W = self._w_rows(L, made[j : j + most], workers)
+                    add_gram_in_bands(M, W.reshape(-1, n), -1.0, transposed=True, workers=workers)
+                    for each in W:
+                        rest -= each
+                if k is None:
+                    add_gram_in_bands(M, rest, -1.0, transposed=True, workers=workers)
+            mirror(M, workers)
         out = np.empty_like(M)
         _take_both(M, self.order.argsort(), out)
         return out
+
+    def _w_rows(self, L: FloatArray, classes: list[int], workers: int) -> FloatArray:
+        """Rows of W_k = L_P⁻¹ B_k for some classes (len(classes), m, n), from those of L_P⁻¹ up to their last column (m, j)."""
+        W = np.empty((len(classes), len(L), self.n), L.dtype)
+
+        def work(i: int) -> None:
+            self.B.from_left(L, classes[i], W[i])
+
+        for_each(work, len(classes), workers)
+        return W
 
     def predict(self, k_star: FloatArray, prior_variance: FloatArray) -> FloatArray:
         """Latent covariance at new inputs, K_** − K_*ᵀ M K_* (eq. 40), (m, c, c).

@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from nestgp import kernels
 from nestgp.arrays import FloatArray
+from nestgp.threads import single_threaded_blas
 
 
 class PredictiveBlocks(Protocol):
@@ -51,7 +52,8 @@ class GaussianPosterior:
         ----------
         k_star : (n, m) or (c, n, m) covariance of training and new inputs; prior_variance : (m,) or (c, m).
         """
-        mean = (self.b @ k_star).T if k_star.ndim == 2 else np.einsum("kn,knm->mk", self.b, k_star)
+        with single_threaded_blas():
+            mean = (self.b @ k_star).T if k_star.ndim == 2 else np.einsum("kn,knm->mk", self.b, k_star)
         return mean, self.blocks.predict(k_star, prior_variance)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -9,7 +10,12 @@ import numpy as np
 
 from nestgp.arrays import FloatArray
 from nestgp.lapack import multiply, symmetric_times
-from nestgp.threads import THREADS_FROM
+from nestgp.threads import bands, for_each
+
+#: Tile of a transposition: of that size a copy touches few enough lines of both arrays for the fastest cache.
+TILE = 8
+#: Numbers read for products with vectors from which on threads share them.
+SHARED_NUMBERS = 1_000_000
 
 
 class SymmetricStack:
@@ -50,24 +56,37 @@ class SymmetricStack:
     def times(self, k: int, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Matrix k times X (n, m)."""
         a, lower = self.triangle(k)
-        if X.shape[1] != 1 or self.n >= THREADS_FROM:
-            return symmetric_times(a, X, lower=lower, out=out)
-        out = np.empty_like(X) if out is None else out
-        _times_column(a, lower, X[:, 0], out[:, 0])
+        return symmetric_times(a, X, lower=lower, out=out)
+
+    def times_each(self, X: FloatArray, workers: int) -> FloatArray:
+        """Every matrix times an X of its own, X (c, n, m)."""
+        if X.shape[2] == 1:
+            triangles = [self.triangle(k) for k in range(self.count)]
+            return times_vectors(triangles, X.transpose(0, 2, 1), workers).transpose(0, 2, 1)
+        out = np.empty(X.shape, self.dtype)
+
+        def work(k: int) -> None:
+            self.times(k, X[k], out[k])
+
+        for_each(work, self.count, workers)
         return out
 
-    def from_left(self, X: FloatArray, k: int) -> FloatArray:
-        """X (m, j) times the first j rows of matrix k, (m, n)."""
+    def from_left(self, X: FloatArray, k: int, out: FloatArray) -> None:
+        """X (m, j) times the first j rows of matrix k into ``out`` (m, n)."""
         (a, lower), j = self.triangle(k), X.shape[1]
-        out = np.empty((len(X), self.n), X.dtype)
         symmetric_times(a[:j, :j], X, side="R", lower=lower, out=out[:, :j])
         if j < self.n:
             multiply(X, a[j:, :j] if lower else a[:j, j:], out[:, j:], transposed=lower)
-        return out
 
-    def sum_lower(self, first: int, last: int, out: FloatArray) -> None:
-        """Rows ``first`` to ``last`` of the lower triangle of the sum of all into ``out`` (n, n)."""
-        _sum_lower(self.squares, self.count, first, last, out)
+    def sum_lower(self, out: FloatArray, workers: int) -> None:
+        """Lower triangle of the sum of all into that of ``out`` (n, n)."""
+        parts = bands(self.n, workers)
+
+        def work(band: int) -> None:
+            first, last = parts[band]
+            _sum_lower(self.squares, self.count, first, last, out)
+
+        for_each(work, workers, workers)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -121,15 +140,43 @@ def products_by_row(K, order, a, lower):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def mirror(a):  # type: ignore[no-untyped-def]
-    """Copy the lower triangle to the upper one, in place, by tiles that stay in cache."""
-    n = a.shape[0]
+def transpose(a, out):  # type: ignore[no-untyped-def]
+    """aᵀ into ``out``, by tiles."""
+    m, n = a.shape
+    whole, columns = m - m % TILE, n - n % TILE
+    for i0 in range(0, whole, TILE):
+        for j0 in range(0, columns, TILE):
+            for i in range(TILE):
+                for j in range(TILE):
+                    out[j0 + j, i0 + i] = a[i0 + i, j0 + j]
+        for i in range(i0, i0 + TILE):
+            for j in range(columns, n):
+                out[j, i] = a[i, j]
+    for i in range(whole, m):
+        for j in range(n):
+            out[j, i] = a[i, j]
+
+
+def mirror(a: FloatArray, workers: int = 1) -> None:
+    """Copy the lower triangle to the upper one, in place."""
+    parts = bands(len(a), workers)
+
+    def work(band: int) -> None:
+        first, last = parts[band]
+        _mirror(a, first, last)
+
+    for_each(work, workers, workers)
+
+
+@numba.njit(cache=True, nogil=True)
+def _mirror(a, first, last):  # type: ignore[no-untyped-def]
     tile = 64
-    for i0 in range(0, n, tile):
-        for j0 in range(0, i0 + 1, tile):
-            for j in range(j0, min(j0 + tile, n)):
-                for i in range(max(i0, j), min(i0 + tile, n)):
-                    a[j, i] = a[i, j]
+    for i0 in range(first, last, tile):
+        i1 = min(i0 + tile, last)
+        transpose(a[i0:i1, :i0], a[:i0, i0:i1])
+        for i in range(i0, i1):
+            for j in range(i0, i):
+                a[j, i] = a[i, j]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -139,50 +186,85 @@ def clear_upper(a):  # type: ignore[no-untyped-def]
         a[i, i + 1 :] = 0.0
 
 
+def times_vectors(triangles: Sequence[tuple[FloatArray, bool]], X: FloatArray, workers: int) -> FloatArray:
+    """Symmetric matrices (n, n), each given by its lower (True) or upper triangle, times q vectors each: X (c, q, n) → (c, q, n).
+
+    Memory bounds such products, so every triangle is read once, whatever q.
+    """
+    c, _, n = X.shape
+    X = np.ascontiguousarray(X, triangles[0][0].dtype)
+    workers = workers if c * n * n >= 2 * SHARED_NUMBERS else 1
+    parts, sums = bands(n, workers), np.zeros((workers, *X.shape), X.dtype)
+
+    def work(band: int) -> None:
+        first, last = parts[band]
+        for k, (a, lower) in enumerate(triangles):
+            begin, end = (first, last) if lower else (n - last, n - first)
+            _add_products(a, lower, begin, end, X[k], sums[band, k])
+
+    for_each(work, workers, workers)
+    return sums[0] if workers == 1 else sums.sum(axis=0)
+
+
 @numba.njit(cache=True, nogil=True)
 def _rows(a, lower, first, out):  # type: ignore[no-untyped-def]
-    m, n = out.shape
-    tile = 32
+    m, last = len(out), first + len(out)
     for p in range(m):
         i = first + p
         if lower:
             out[p, : i + 1] = a[i, : i + 1]
+            for r in range(i + 1, last):
+                out[p, r] = a[r, i]
         else:
             out[p, i:] = a[i, i:]
-    for r0 in range(first + 1 if lower else 0, n if lower else first + m, tile):
-        for p in range(m):
-            i = first + p
-            for r in range(max(r0, i + 1) if lower else r0, min(r0 + tile, n if lower else i)):
+            for r in range(first, i):
                 out[p, r] = a[r, i]
+    if lower:
+        transpose(a[last:, first:last], out[:, last:])
+    else:
+        transpose(a[:first, first:last], out[:, :first])
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _times_column(a, lower, x, out):  # type: ignore[no-untyped-def]
-    """a x for symmetric ``a``, each number of its triangle read once."""
-    out[:] = 0.0
-    for i in range(x.size):
-        mine, first = _within(a, i, lower)
-        others, below = x[first:], out[first:]
-        total, factor = a.dtype.type(0), x[i]
-        for j in range(mine.size):
-            total += mine[j] * others[j]
-            below[j] += mine[j] * factor
-        out[i] += total + a[i, i] * factor
+def _add_products(a, lower, first, last, X, out):  # type: ignore[no-untyped-def]
+    """out += what rows ``first`` to ``last`` of a triangle of symmetric ``a`` add to a x, for every x in X; by pairs of rows."""
+    zero = a.dtype.type(0)
+    for i in range(first, last, 2):
+        pair = i + 1 < last
+        low, high = (0, i) if lower else (i + 1 + pair, a.shape[1])
+        mine, next_mine = a[i, low:high], a[i + pair, low:high]
+        between = zero
+        if pair:
+            between = a[i + 1, i] if lower else a[i, i + 1]
+        for q in range(len(X)):
+            others, below = X[q, low:high], out[q, low:high]
+            x, next_x = X[q, i], X[q, i + 1] if pair else zero
+            total, next_total = zero, zero
+            for j in range(others.size):
+                total += mine[j] * others[j]
+                next_total += next_mine[j] * others[j]
+                below[j] += mine[j] * x + next_mine[j] * next_x
+            out[q, i] += total + a[i, i] * x + between * next_x
+            if pair:
+                out[q, i + 1] += next_total + between * x + a[i + 1, i + 1] * next_x
 
 
 @numba.njit(cache=True, nogil=True)
 def _sum_lower(squares, count, first, last, out):  # type: ignore[no-untyped-def]
-    for i in range(first, last):
-        out[i, : i + 1] = squares[0, i + 1, : i + 1]
-        for s in range(1, squares.shape[0]):
-            for j in range(i + 1):
-                out[i, j] += squares[s, i + 1, j]
     tile = 64
-    for s in range(count // 2):
-        for i0 in range(first, last, tile):
-            for j0 in range(0, min(i0 + tile, last), tile):
-                square = squares[s, j0 : j0 + tile, i0 : min(i0 + tile, last)]
-                sums = out[i0 : min(i0 + tile, last), j0 : j0 + tile]
-                for i in range(sums.shape[0]):
-                    for j in range(min(sums.shape[1], i0 + i + 1 - j0)):
-                        sums[i, j] += square[j, i]
+    turned = np.empty((tile, tile), out.dtype)
+    for i0 in range(first, last, tile):
+        i1 = min(i0 + tile, last)
+        for i in range(i0, i1):
+            out[i, : i + 1] = squares[0, i + 1, : i + 1]
+            for s in range(1, squares.shape[0]):
+                for j in range(i + 1):
+                    out[i, j] += squares[s, i + 1, j]
+        for s in range(count // 2):
+            for j0 in range(0, i1, tile):
+                square = squares[s, j0 : min(j0 + tile, i1), i0:i1]
+                transpose(square, turned)
+                for i in range(i1 - i0):
+                    sums = out[i0 + i, j0 : min(j0 + len(square), i0 + i + 1)]
+                    for j in range(sums.size):
+                        sums[j] += turned[i, j]

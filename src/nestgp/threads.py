@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
+from itertools import pairwise
 
 import scipy.linalg  # noqa: F401  its BLAS and NumPy's are there when the controller counts them
 import threadpoolctl
@@ -17,6 +20,8 @@ from threadpoolctl import ThreadpoolController
 THREADS_FROM = 256
 #: Threaded BLAS is worth having from this many points on, over the idle threads per busy one that it would set to work.
 BLAS_THREADS_FROM = 150
+#: From this many points on two threads of ours share a matrix that would leave the others idle.
+SHARED_FROM = 400
 
 
 @cache
@@ -84,27 +89,67 @@ def single_threaded_if_small(n: int) -> Iterator[None]:
             yield
 
 
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    """Threads that wait for work: to make them anew for every task would take as long as a product of n = 1,000."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="nestgp")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of them
+    os.register_at_fork(after_in_child=_helpers.cache_clear)
+
+
 def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
-    """Run ``task(0) … task(count − 1)``, in threads when there is more than one worker."""
-    if workers == 1 or count <= 1:
-        for k in range(count):
-            task(k)
-        return
-    with ThreadPoolExecutor(min(workers, count)) as pool:
-        for _ in pool.map(task, range(count)):
-            pass
+    """Run ``task(0) … task(count − 1)``, with more than one worker in so many threads, of which the caller's is one.
+
+    On return none is still running. After an error no further task begins, and the error is raised.
+    """
+    left = deque(range(count))
+
+    def take() -> int | None:
+        try:
+            return left.popleft()
+        except IndexError:
+            return None
+
+    def work() -> None:
+        try:
+            for k in iter(take, None):
+                task(k)
+        except BaseException:
+            left.clear()
+            raise
+
+    others = [_helpers().submit(work) for _ in range(min(workers, count) - 1)]
+    try:
+        work()
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+
+
+def bands(n: int, count: int) -> list[tuple[int, int]]:
+    """From which row to which so many bands of a lower triangle go that are alike in size."""
+    return list(pairwise(round(n * math.sqrt(i / count)) for i in range(count + 1)))
+
+
+def left_over(count: int, n: int, workers: int) -> bool:
+    """Whether the last of so many (n, n) matrices is for two workers at once: it would leave them idle if one had it alone."""
+    return workers > 1 and count % workers == 1 and n >= SHARED_FROM
 
 
 @contextmanager
 def workers_for(n: int, n_classes: int) -> Iterator[int]:
     """How to use the cores for n_classes tasks on n×n matrices: yields the number of threads of our own, BLAS set to match.
 
-    One class per thread with single-threaded BLAS; or, where the classes leave threads idle and n is large, one thread of our
-    own and threaded BLAS.
+    One class per thread with single-threaded BLAS, and two threads for a last one that is left over; or, where that leaves
+    threads idle and n is large, one thread of our own and threaded BLAS.
     """
     threads = 1 if n < THREADS_FROM else blas_threads()
     tasks = max(n_classes, 1)
-    idle = -(-tasks // threads) * threads / tasks - 1.0
+    rounds = -(-tasks // threads) - 0.5 * left_over(tasks, n, threads)
+    idle = rounds * threads / tasks - 1.0
     if n * min(idle, 1.0) >= BLAS_THREADS_FROM:
         yield 1
     else:
