@@ -164,8 +164,9 @@ def draw(rows: list[dict[str, Any]], head: dict[str, Any], path: Path) -> None:
             axes.axvline(1.0, color=MUTED, linewidth=1.0)
             axes.set(xscale="log", xlabel="seconds ÷ nestgp's (open: stopped, at least this)")
             axes.set_title("1 thread" if setting == "1" else "default threads")
-        _points(panels[-1], [r for r in rows if r["threads"] == threads[0]], "mlpd", names, methods)
-        panels[-1].set(xlabel="mean log probability of the test labels", title="MLPD (right is better)")
+        scored = [r | {"loss": -r["mlpd"]} for r in rows if r["threads"] == threads[0] and "mlpd" in r]
+        _points(panels[-1], scored, "loss", names, methods)
+        panels[-1].set(xscale="log", xlabel="mean −log probability of the test labels", title="−MLPD (left is better)")
         panels[0].set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
         panels[0].set_ylim(len(names) - 0.5, -0.5)
         looks = zip(PALETTE, MARKERS, strict=True)
