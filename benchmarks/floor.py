@@ -50,7 +50,7 @@ def run() -> None:
                     "floor": partial(lapack_floor, np.asfortranarray(np.eye(n) + K), c),
                     "iteration": partial(state.evaluate, x),
                 }
-                t = alternate(tasks, 40 if n < 2000 else 6, settle=True)
+                t = alternate(tasks, 20 if n < 2000 else 4, settle=0.2)
             rows.append({"threads": threads, "n": n, "c": c, **t, "ratio": t["iteration"] / t["floor"]})
     save(
         "floor",

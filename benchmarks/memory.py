@@ -32,11 +32,11 @@ def run() -> None:
         tracemalloc.stop()
         row = {"n": n, "c": c, "largest_class": share, "infer_n2": infer}
         row |= {"with_prediction_n2": prediction, "with_gradient_n2": gradient}
-        rows.append(row | {"limit_n2": float(c + 4)})
+        rows.append(row | {"limit_n2": -(-c // 2) + 5.0})
     save(
         "memory",
         rows,
-        "at most (c + 4) n² doubles beyond the inputs, shared kernel",
+        "inference and gradient at most (⌈c/2⌉ + 5) n² doubles beyond the inputs; predictions 400 (c + 1) n for each thread",
         ratios={"infer_n2": "lower", "with_prediction_n2": "lower", "with_gradient_n2": "lower"},
         key=("n", "c", "largest_class"),
     )

@@ -54,7 +54,7 @@ def speed_row(clf: Any, X: Any, threads: int) -> dict[str, Any]:
         "probabilities": lambda: [class_probabilities(mean[None], cov[None], "ep") for mean, cov in moments],
     }
     with threadpool_limits(threads, user_api="blas"):
-        t = alternate(tasks, 3)
+        t = alternate(tasks, 3, settle=0.2)
     row = {"threads": threads, "n": N, "c": C, "d": D, "rows_per_minute": 60.0 * NEW / t["predict"], **t}
     return row | {"bare_gflops": 4e-9 * C * N**2 * NEW / t["bare"], "ratio": t["predict"] / t["bare"]}
 

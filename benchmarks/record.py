@@ -23,16 +23,17 @@ HISTORY = RESULTS / "history.jsonl"
 PACKAGES = ("nestgp", "numpy", "scipy", "scikit-learn", "numba")
 
 
-def alternate(tasks: dict[str, Callable[[], Any]], repeats: int, settle: bool = False) -> dict[str, float]:
+def alternate(tasks: dict[str, Callable[[], Any]], repeats: int, settle: float = 0.0) -> dict[str, float]:
     """Best time of each task in seconds, the tasks taking turns so that a disturbance hits all of them.
 
-    ``settle`` : every turn is two runs, the second of which counts, for short tasks: threads of BLAS go on spinning for a while
+    ``settle`` : a turn begins with so many seconds of the task that do not count: threads of BLAS go on spinning for a while
     after their work, in the way of another task's.
     """
     best = dict.fromkeys(tasks, float("inf"))
     for _ in range(repeats):
         for name, task in tasks.items():
-            if settle:
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < settle:
                 task()
             start = time.perf_counter()
             task()

@@ -40,6 +40,19 @@ def test_two_threads_do_what_one_does(n: int, lower: bool, dtype: type) -> None:
     assert np.isnan(two[other]).all()
 
 
+def test_an_inverse_is_as_exact_as_lapacks_where_the_matrix_is_ill_conditioned() -> None:
+    """|L E − I| must not grow with the condition of L₂₂, as it does if L₂₁ is multiplied by the inverse of L₂₂."""
+    x = np.sort(np.random.default_rng(0).standard_normal(450))
+    L = np.eye(450) + 1e8 * np.exp(-0.5 * (x[:, None] - x) ** 2)
+    ALONE.cholesky(L, True)
+    one, two = np.tril(L), np.tril(L)
+    ALONE.triangular_inverse(one, True)
+    BOTH.triangular_inverse(two, True)
+    errors = [np.abs(np.tril(L) @ E - np.eye(450)).max() for E in (one, two)]
+    assert errors[1] < 10.0 * errors[0]
+    assert errors[1] < 1e-10
+
+
 @pytest.mark.parametrize("where", [0, 399, 799])
 def test_no_factor_is_an_error_wherever_it_ends(where: int) -> None:
     A = positive_definite(800)

@@ -393,6 +393,16 @@ def test_a_name_leads_to_the_value_in_theta(kernel):
         assert np.log(found) == pytest.approx(value, abs=1e-15)
 
 
+@pytest.mark.parametrize("kernel", [RBF([1.0, 2.0]), RBF(1.5), Matern(1.5, nu=1.5)])
+def test_contraction_takes_matrices_in_any_order(kernel):
+    X = np.random.default_rng(3).standard_normal((60, 2))
+    S = np.cov(np.random.default_rng(4).standard_normal((60, 70)))
+    K = kernel(X)
+    expected = contract(kernel, X, S, K)
+    for order in (np.asfortranarray, np.transpose):
+        np.testing.assert_allclose(contract(kernel, X, order(S), order(K)), expected, rtol=1e-12)
+
+
 def test_theta_of_a_list_is_concatenated_in_class_order():
     each = [C(2.0) * RBF([1.0, 3.0]), C(5.0), RBF(4.0, "fixed")]
     assert kernels.hyperparameter_names(each) == [

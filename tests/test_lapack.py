@@ -49,6 +49,8 @@ def test_another_layout_or_precision_is_refused() -> None:
         lambda: lapack.multiply(A, single),
         lambda: lapack.lower_times_in_place(A, B.T),
         lambda: lapack.cholesky_in_place(A[:, ::2]),
+        lambda: lapack.multiply(A[::-1], B),
+        lambda: lapack.multiply(A, np.broadcast_to(B[0], B.shape)),
     ):
         with pytest.raises(ValueError, match="row-major arrays of one precision"):
             operate()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -108,23 +115,117 @@ def test_after_an_error_those_running_end_and_no_other_begins() -> None:
     assert len(begun) < 5
 
 
+def interrupted_at_random(task: Callable[[int], None], seconds: float) -> bool:
+    """Run six tasks, with an interrupt at most so many seconds after the beginning, if they take as long; whether it came."""
+    armed = [True]
+
+    def interrupt(*_: object) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            threads.for_each(task, 6, workers=2)
+        finally:
+            armed[0] = False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timer")
+@pytest.mark.parametrize("longest", [3e-4, 3e-3])
+def test_an_interrupt_leaves_nothing_running_and_no_lock_held(longest: float) -> None:
+    rng, came = np.random.default_rng(0), 0
+    for _ in range(200):
+        done: list[int] = []
+
+        def task(k: int, done: list[int] = done) -> None:
+            time.sleep(5e-4)
+            done.append(k)
+
+        if interrupted_at_random(task, rng.uniform(1e-5, longest)):
+            came += 1
+            count = len(done)
+            time.sleep(2e-3)
+            assert len(done) == count
+    assert came > 50
+    threads.for_each(lambda k: None, 4, workers=2)
+
+
+def test_an_error_does_not_keep_alive_what_the_task_worked_on() -> None:
+    class Large:
+        """Stands for a factor."""
+
+    def fail_on(helper: bool) -> weakref.ref[Large]:
+        large = Large()
+
+        def task(k: int, large: Large = large) -> None:
+            if (threading.current_thread() is threading.main_thread()) is not helper:
+                raise ArithmeticError("no factor")
+            time.sleep(0.02)
+
+        with pytest.raises(ArithmeticError):
+            threads.for_each(task, 4, workers=2)
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        left = [fail_on(helper) for helper in (False, True)]
+        time.sleep(0.1)  # a helper may wake late
+        assert [each() for each in left] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_work_goes_on_after_the_main_thread_has_ended() -> None:
+    code = """if True:
+    import threading, time
+    from nestgp import threads
+    def late():
+        threading.main_thread().join()
+        done = []
+        threads.for_each(done.append, 4, workers=2)
+        print(sorted(done))
+    threading.Thread(target=late).start()
+    """
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[0, 1, 2, 3]"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own() -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_forked_process_has_threads_of_its_own(inside: bool) -> None:
     threads.for_each(lambda k: None, 4, workers=2)
-    child = os.fork()
-    if child == 0:
-        try:
-            threads.for_each(lambda k: time.sleep(0.001), 4, workers=2)
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    give_up = time.monotonic() + 30.0
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > give_up:
-            os.kill(child, 9)
-        time.sleep(0.01)
+    with threads.single_threaded_blas() if inside else nullcontext():
+        child = os.fork()
+        if child == 0:
+            os._exit(1 if _fails_after_fork() else 0)
+        give_up = time.monotonic() + 30.0
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > give_up:
+                os.kill(child, 9)
+            time.sleep(0.01)
     assert ended[1] == 0
+
+
+def _fails_after_fork() -> bool:
+    try:
+        threads.for_each(lambda k: time.sleep(0.001), 4, workers=2)
+        for _ in range(2):
+            with threads.single_threaded_blas() as workers:
+                if set(threads._pools()) != {1} or workers != min(2, os.cpu_count() or 1):
+                    return True
+        return set(threads._pools()) != {2}
+    except BaseException:
+        return True
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

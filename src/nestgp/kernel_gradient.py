@@ -145,7 +145,7 @@ class _LogWeights(NamedTuple):
 
     @classmethod
     def of(cls, S: FloatArray, K: FloatArray) -> _LogWeights:
-        H = S * K
+        H = np.multiply(S, K, order="C")
         trace = float(np.trace(H))
         np.fill_diagonal(H, 0.0)
         rows = H.sum(axis=1)

@@ -66,7 +66,8 @@ def _scalar(value: float, a: FloatArray) -> ctypes.c_float | ctypes.c_double:
 def _row_lengths(*arrays: FloatArray) -> list[ctypes.c_int]:
     """How many numbers lie between the rows of each; ValueError unless all are row-major and of one precision."""
     for a in arrays:
-        if a.dtype != arrays[0].dtype or (a.shape[1] > 1 and a.strides[1] != a.itemsize):
+        overlap = a.shape[0] > 1 and a.strides[0] < a.shape[1] * a.itemsize  # rows one in another, or backwards
+        if a.dtype != arrays[0].dtype or (a.shape[1] > 1 and a.strides[1] != a.itemsize) or overlap:
             raise ValueError(f"BLAS needs row-major arrays of one precision, not {a.dtype} with strides {a.strides}")
     return [ctypes.c_int(max(a.strides[0] // a.itemsize, a.shape[1])) for a in arrays]
 
@@ -163,9 +164,9 @@ def lower_times_in_place(
 ) -> None:
     """Overwrite X (n, m) by L X or Lᵀ X, or with ``side="R"`` X (m, n) by X L or X Lᵀ, in half the flops of a full product.
 
-    Both row-major, or both column-major; nothing above the diagonal of L is looked at.
+    Both row-major, or both column-major; nothing above the diagonal of L is looked at. The result is multiplied by ``factor``.
     """
-    if side == "L" and X.shape[1] == 1 and factor == 1.0:  # trmm would copy L first
+    if side == "L" and X.shape[1] == 1 and factor == 1.0 and L.flags.c_contiguous:  # trmm would copy L first
         lda, ldb = _row_lengths(L, X)
         trmv = _lapack(_letter(X) + "trmv", *[ctypes.c_char_p] * 3, *[ctypes.c_void_p] * 5)
         n = ctypes.c_int(len(X))

@@ -17,7 +17,7 @@ from nestgp.arrays import FloatArray, IntArray
 from nestgp.halves import Routines, add_gram_in_bands, for_each_matrix, routines_for
 from nestgp.lapack import NotPositiveDefiniteError, lower_times_in_place, multiply
 from nestgp.symmetric import SymmetricStack, form_scaled, mirror, products_by_row, scale, times_vectors, transpose
-from nestgp.threads import for_each, workers_for
+from nestgp.threads import for_each, workers_for, workers_for_vectors
 
 #: Where π is below this, diag(K − KBK) = (1 − diag A⁻¹)/π has lost too many digits and is summed directly.
 SMALL_PI = 1e-4
@@ -139,7 +139,7 @@ class KernelStack:
     def multiply_kernel(self, b: FloatArray) -> FloatArray:
         """K b class by class, for b (c, n) or a batch (c, n, q)."""
         columns = b.reshape(self.n_classes, self.n, -1)
-        with workers_for(self.n, self.n_classes) as workers:
+        with workers_for_vectors(self.n) as workers:
             if columns.shape[2] == 1:
                 vectors = columns[None, :, :, 0] if self.K.ndim == 2 else columns.transpose(0, 2, 1)
                 products = times_vectors([(K, True) for K in self.K.reshape(-1, self.n, self.n)], vectors, workers)
@@ -234,7 +234,7 @@ class DenseBlocks(KernelStack):
         Columns sum to zero. In other words M w; w may be a batch (c, n, q).
         """
         w = site_means.reshape(self.n_classes, self.n, -1).take(self.order, axis=1).astype(self.B.dtype, copy=False)
-        with workers_for(self.n, self.n_classes) as workers:
+        with workers_for_vectors(self.n) as workers:
             Bw = self.B.times_each(w, workers)
             q = Bw.sum(axis=0)
             lower_times_in_place(self.factor_p, q)

@@ -7,10 +7,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 
 import scipy.linalg  # noqa: F401  its BLAS and NumPy's are there when the controller counts them
 import threadpoolctl
@@ -54,29 +54,34 @@ def _in_control() -> Iterator[None]:
 class _Limit:
     """BLAS threads are the process's: the first of our threads that wants only one sets their number, the last gives it back."""
 
-    lock = threading.Lock()
-    holders = 0
-    give_back: Callable[[], None] | None = None
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders = 0
+        self.give_back: Callable[[], None] | None = None
+
+
+_limit = _Limit()
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[int]:
     """One BLAS thread inside the block; yields how many workers the caller may use instead (1 if another block has them)."""
-    with _Limit.lock:
-        workers = blas_threads() if _Limit.holders == 0 else 1
-        if _Limit.holders == 0 and max(_pools(), default=1) > 1:
+    limit = _limit
+    with limit.lock:
+        workers = blas_threads() if limit.holders == 0 else 1
+        if limit.holders == 0 and max(_pools(), default=1) > 1:
             with _in_control():
-                _Limit.give_back = _controller().limit(limits=1, user_api="blas").restore_original_limits
-        _Limit.holders += 1
+                limit.give_back = _controller().limit(limits=1, user_api="blas").restore_original_limits
+        limit.holders += 1
     try:
         yield workers
     finally:
-        with _Limit.lock:
-            _Limit.holders -= 1
-            if _Limit.holders == 0 and _Limit.give_back is not None:
+        with limit.lock:
+            limit.holders -= 1
+            if limit.holders == 0 and limit.give_back is not None:
                 with _in_control():
-                    _Limit.give_back()
-                _Limit.give_back = None
+                    limit.give_back()
+                limit.give_back = None
 
 
 @contextmanager
@@ -90,21 +95,47 @@ def single_threaded_if_small(n: int) -> Iterator[None]:
 
 
 @cache
-def _helpers() -> ThreadPoolExecutor:
-    """Threads that wait for work: to make them anew for every task would take as long as a product of n = 1,000."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="nestgp")
+def _requests() -> SimpleQueue[Callable[[], None]]:
+    """Where threads of ours wait for work: to make them anew for every task would take as long as a product of n = 1,000."""
+    requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            requests.get()()
+
+    for i in range((os.cpu_count() or 1) - 1):
+        try:
+            threading.Thread(target=serve, name=f"nestgp-{i}", daemon=True).start()
+        except RuntimeError:  # no more threads: callers do all of their work themselves
+            break
+    return requests
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has none of them
-    os.register_at_fork(after_in_child=_helpers.cache_clear)
+def _after_fork() -> None:
+    """A forked process has no helpers, and none of the threads that held a limit."""
+    global _limit
+    before, _limit = _limit, _Limit()
+    _requests.cache_clear()
+    if before.give_back is not None:
+        before.give_back()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
-    """Run ``task(0) … task(count − 1)``, with more than one worker in so many threads, of which the caller's is one.
+    """Run ``task(0) … task(count − 1)``, with more than one worker in so many threads at most, of which the caller's is one.
 
-    On return none is still running. After an error no further task begins, and the error is raised.
+    After an error or an interrupt no further task begins. On return none is still running, and the error is raised. A helper that
+    wakes too late finds nothing to do, and nobody has waited for it.
     """
-    left = deque(range(count))
+    if workers == 1 or count <= 1:
+        for only in range(count):
+            task(only)
+        return
+    left, taken = deque(range(count)), deque[None]()
+    ended, wake = deque[BaseException | None](), SimpleQueue[None]()
 
     def take() -> int | None:
         try:
@@ -112,21 +143,43 @@ def for_each(task: Callable[[int], None], count: int, workers: int) -> None:
         except IndexError:
             return None
 
-    def work() -> None:
-        try:
-            for k in iter(take, None):
-                task(k)
-        except BaseException:
-            left.clear()
-            raise
+    def help_out() -> None:
+        while left:
+            taken.append(None)  # before it is, so that a caller who finds nothing left knows of it
+            try:
+                if (k := take()) is not None:
+                    task(k)
+            except BaseException as failure:
+                left.clear()
+                ended.append(failure)
+            else:
+                ended.append(None)
+            wake.put(None)
 
-    others = [_helpers().submit(work) for _ in range(min(workers, count) - 1)]
+    error: BaseException | None = None
     try:
-        work()
+        for _ in range(min(workers, count) - 1):
+            _requests().put(help_out)
+        while (k := take()) is not None:
+            task(k)
+    except BaseException as failure:
+        error = failure
+    while True:
+        try:
+            left.clear()
+            while len(ended) < len(taken):
+                with suppress(Empty):
+                    wake.get(timeout=0.05)
+            break
+        except KeyboardInterrupt as interrupt:
+            error = error or interrupt
+    error = error or next((failure for failure in ended if failure is not None), None)
+    ended.clear()
+    try:
+        if error is not None:
+            raise error
     finally:
-        wait(others)
-    for other in others:
-        other.result()
+        del error  # its traceback holds this frame: in a cycle, all that the task works on would outlive it
 
 
 def bands(n: int, count: int) -> list[tuple[int, int]]:
@@ -155,3 +208,10 @@ def workers_for(n: int, n_classes: int) -> Iterator[int]:
     else:
         with single_threaded_blas() as workers:
             yield 1 if n < THREADS_FROM else workers
+
+
+@contextmanager
+def workers_for_vectors(n: int) -> Iterator[int]:
+    """The same for products of n×n matrices with vectors: always threads of our own, each with a band of rows."""
+    with single_threaded_blas() as workers:
+        yield 1 if n < THREADS_FROM else workers
