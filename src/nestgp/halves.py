@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nestgp import lapack
 from nestgp.arrays import FloatArray
 from nestgp.lapack import add_gram, add_product, lower_times_in_place, solve_lower_in_place
@@ -63,10 +61,10 @@ def triangular_inverse_in_place(a: FloatArray, lower: bool = True) -> None:
         lapack.triangular_inverse_in_place(a, lower)
         return
     L11, L21, L22 = _blocks(a if lower else a.T)
-    E22 = L22.copy(order="K")
+    kept = L22.copy(order="K")
     _both(
         lambda: _on_triangle(lapack.triangular_inverse_in_place, L11),
-        lambda: _on_triangle(lapack.triangular_inverse_in_place, E22),
+        lambda: _on_triangle(lapack.triangular_inverse_in_place, L22),
     )
     top, bottom = _split(len(L21))
     _both(
@@ -75,8 +73,7 @@ def triangular_inverse_in_place(a: FloatArray, lower: bool = True) -> None:
     )
     left, right = _split(L21.shape[1])
     # L₂₂⁻¹ (L₂₁ L₁₁⁻¹) solved for: times the inverse, the error of L E would grow with the condition of L₂₂
-    _both(lambda: solve_lower_in_place(L22, L21[:, left]), lambda: solve_lower_in_place(L22, L21[:, right]))
-    np.copyto(L22, E22, where=np.tri(len(L22), dtype=bool))
+    _both(lambda: solve_lower_in_place(kept, L21[:, left]), lambda: solve_lower_in_place(kept, L21[:, right]))
 
 
 def inverse_from_cholesky_in_place(a: FloatArray, lower: bool = True) -> None:
