@@ -103,7 +103,7 @@ def _requests() -> SimpleQueue[Callable[[], None]]:
         while True:
             requests.get()()
 
-    for i in range((os.cpu_count() or 1) - 1):
+    for i in range(max(1, (os.cpu_count() or 1) - 1)):
         try:
             threading.Thread(target=serve, name=f"nestgp-{i}", daemon=True).start()
         except RuntimeError:  # no more threads: callers do all of their work themselves
