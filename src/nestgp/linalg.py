@@ -328,17 +328,18 @@ class DenseBlocks(KernelStack):
         with workers_for(n, c) as workers:
             if k is None:
                 self.B.sum_lower(M, workers)
-            most = min(workers, len(made))
+            most = max(1, min(workers, len(made), n // 128))  # classes at a time: their rows take 2 n² numbers at most
             for first in range(0, n, 256):
                 last = min(first + 256, n)
                 L = np.tril(self.factor_p[first:last, :last], first)
-                rest = np.triu(self.factor_p[first:last], first + 1)
-                rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
+                if k is None:  # the last class is what the others leave of L_Pᵀ
+                    rest = np.triu(self.factor_p[first:last], first + 1)
+                    rest[:, first:last][np.diag_indices(last - first)] = 1.0 / np.diagonal(L, first)
                 for j in range(0, len(made), most):
                     W = self._w_rows(L, made[j : j + most], workers)
                     add_gram_in_bands(M, W.reshape(-1, n), -1.0, transposed=True, workers=workers)
-                    for each in W:
-                        rest -= each
+                    if k is None:
+                        rest -= W.sum(axis=0)
                 if k is None:
                     add_gram_in_bands(M, rest, -1.0, transposed=True, workers=workers)
             mirror(M, workers)
